@@ -69,6 +69,12 @@ class Drift:
     mirrored_from: tuple[int, ...] = ()
     shifts: tuple[Shift, ...] = ()
 
+    @property
+    def starts(self) -> frozenset[int]:
+        """The recurrences (1, 2, ...) that are the first ones to be different by some part of it."""
+        of_changes = (change.start + change.is_gradual for change in self.changes)
+        return frozenset((*of_changes, *self.mirrored_from, *(shift.start for shift in self.shifts)))
+
     def epochs_factor(self, recurrence: int) -> float:
         """How many times longer a training takes to its target."""
         return self._factor(Drifting.EPOCHS, recurrence)

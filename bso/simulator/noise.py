@@ -94,7 +94,9 @@ def _with_part(noise: Noise, part: str) -> Noise:
         rate = _checked(part, float(found["rate"]), 0.0, 1.0)
         return replace(noise, spike_rate=rate, spike_factor=_checked(part, float(found["factor"]), 1.0, _MOST_FACTOR))
     if found := _NODE.fullmatch(part):
-        length = _checked(part, float(found["length"] or _USUAL_LENGTH), 1.0, math.inf)
+        length = float(found["length"] or _USUAL_LENGTH)
+        if not length >= 1.0:
+            raise InvalidSimulation(f"noise {part!r}: a node must last for 1 recurrence or more, got {length:g}")
         deviation = _checked(part, float(found["deviation"]), 0.0, _MOST_DEVIATION)
         return replace(noise, node=deviation, node_length=length)
     raise InvalidSimulation(f"noise {part!r} is not understood; examples are {GRAMMAR}")

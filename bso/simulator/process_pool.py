@@ -72,14 +72,17 @@ def _work(pipe: Connection[_Answer, Callable[[], Any]]) -> None:
     while True:
         try:
             call = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         try:
             answer: _Answer = call(), None
         except Exception as error:  # noqa: BLE001  # the caller raises it
             error.add_note(f"In a process of the simulator:\n{traceback.format_exc()}")
             answer = None, error
-        pipe.send(answer)
+        try:
+            pipe.send(answer)
+        except ConnectionError:  # who asked was ended
+            return
 
 
 def _result(pipe: _Pipe) -> Any:

@@ -67,6 +67,21 @@ def study(
     )
 
 
+def unseen_changes(cases: Sequence[Case], settings: StudySettings) -> dict[int, list[int]]:
+    """By recurrence (1, 2, ...) at which something changes: how many recurrences the cases have that end before it.
+
+    Changes are those of the drift, and the moves and new versions of the problems.
+    """
+    found: dict[int, list[int]] = {}
+    for case in cases:
+        usual = settings.recurrences or case.problem.default_recurrences
+        last = usual if case.submissions is None else len(case.submissions)
+        for start in settings.drift.starts | {phase.until for phase in case.problem.earlier}:
+            if start > last:
+                found.setdefault(start, []).append(last)
+    return dict(sorted(found.items()))
+
+
 def run_case(case: Case, seed: int, settings: StudySettings) -> Run:
     """One simulation."""
     return simulate(

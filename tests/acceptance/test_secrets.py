@@ -64,7 +64,7 @@ def test_no_command_prints_a_password_of_its_arguments(bso: Command, words: Sequ
 
 
 def test_a_drift_is_not_taken_for_a_password(bso: Command) -> None:
-    for drift in ("epochs:x1.5@50", "epoch-cost:+1%,optimum@50", "epochs:+1%@20"):
+    for drift in ("epochs:x1.5@50", "epoch-cost:+1%,optimum@50", "epochs:+1%@20", "epochs:x2@-1"):
         assert "stands in an option" not in bso("simulate", "single", "nowhere", "--drift", drift).stderr
 
 

@@ -26,8 +26,10 @@ def run(*arguments: object) -> Any:
     return invoke(*arguments, "--processes", "1")
 
 
-def invoke(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["simulate", *map(str, arguments)], env={"COLUMNS": "200"})
+def invoke(*arguments: object, traces: Path | None = None) -> Any:
+    """Run a command, the folder of traces being named in the environment."""
+    environ = {"COLUMNS": "200", "BSO_TRACES": None if traces is None else str(traces)}
+    return CliRunner().invoke(app, ["simulate", *map(str, arguments)], env=environ)
 
 
 @pytest.fixture
@@ -83,6 +85,9 @@ def test_a_difference_is_printed_with_its_sign() -> None:
         ((*JOB, "--move-from", "g9@5"), "there is no power trace of GPU g9 to move from; there is g1"),
         ((*JOB, "--move-from", "g9"), "move 'g9' is not understood; an example is v100@30"),
         ((*JOB, "--new-version", "0.95@5"), "says nothing of target metric 0.95 for shapes tiny sgd; it has 0.8, 0.9"),
+        ((*JOB, "-n", "6", "--new-version", "0.8@7"), "comes at recurrence 7, but there are only 6"),
+        ((*JOB, "-n", "5", "--drift", "epochs:x2@500"), "at recurrence 500, but there are only 5 recurrences"),
+        ((*JOB, "-n", "5", "--drift", "epochs:+1%@5"), "at recurrence 6, but there are only 5 recurrences"),
         ((*JOB, "--new-version", "0.8@1"), "new version '0.8@1' must begin at recurrence 2 or later, got 1"),
     ],
 )
@@ -142,7 +147,7 @@ def test_a_move_and_a_new_version_change_what_is_simulated(two_gpus: Path) -> No
     usual = regret(two_gpus, "--gpu", "g1")
     assert regret(two_gpus, "--gpu", "g1", "--move-from", "g2@10") != usual
     assert regret(two_gpus, "--gpu", "g1", "--new-version", "0.8@10") != usual
-    assert regret(two_gpus, "--gpu", "g1", "--move-from", "g2@30", "--new-version", "0.8@30") != usual
+    assert regret(two_gpus, "--gpu", "g1", "--move-from", "g2@15", "--new-version", "0.8@15") != usual
 
 
 def test_jobs_of_a_cluster_may_move(two_gpus: Path, tmp_path: Path) -> None:
@@ -150,6 +155,45 @@ def test_jobs_of_a_cluster_may_move(two_gpus: Path, tmp_path: Path) -> None:
     assert invoke("trace", two_gpus, "--groups", 2, "-n", 8, "--output", cluster).exit_code == 0
     moved = run("cluster", two_gpus, cluster, "--gpu", "g1", "--move-from", "g2@3", "--seeds", 1, "--json")
     assert [len(problem["phases"]) for problem in json.loads(moved.stdout)["problems"]] == [2, 2]
+
+
+def test_a_move_after_the_last_recurrence_is_refused(two_gpus: Path) -> None:
+    result = run("single", two_gpus, *JOB, "--gpu", "g1", "--move-from", "g2@100", "-n", 6)
+    assert result.exit_code == 1
+    assert "comes at recurrence 100, but there are only 6 recurrences" in " ".join(result.stderr.split())
+
+
+def test_that_a_change_comes_after_the_end_of_some_jobs_is_said(traces: Path, tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.csv"
+    lines = [f"{group},{second},shapes,1" for group, times in (("short", 3), ("long", 6)) for second in range(times)]
+    cluster.write_text("\n".join(["group,start_time,dataset,runtime_ratio", *lines]))
+    said = run("cluster", traces, cluster, "--seeds", 1, "--drift", "epochs:x2@5")
+    assert said.exit_code == 0, said.output
+    assert "1 of 2 jobs end before recurrence 5: its change does not come there" in " ".join(said.stderr.split())
+    assert "does not come" not in run("cluster", traces, cluster, "--seeds", 1, "--drift", "epochs:x2@3").stderr
+
+
+def test_the_folder_of_traces_may_stand_in_the_environment(traces: Path, tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.csv"
+    assert invoke("trace", "--groups", 2, "-n", 5, "--output", cluster, traces=traces).exit_code == 0
+    asked = ("cluster", cluster, "--seeds", 1, "--processes", 1, "--json")
+    found = invoke(*asked, traces=traces)
+    assert found.exit_code == 0, found.output
+    assert [problem["dataset"] for problem in json.loads(found.stdout)["problems"]] == ["shapes", "shapes"]
+    assert invoke("cluster", traces, *asked[1:], traces=tmp_path / "elsewhere").stdout == found.stdout
+    assert "name a cluster trace" in invoke("cluster", traces=traces).stderr
+    nowhere = invoke(*asked)
+    assert nowhere.exit_code == 2
+    assert "name a folder of traces before the cluster trace" in " ".join(nowhere.stderr.split())
+
+
+def test_a_simulation_that_is_refused_leaves_no_new_file_and_keeps_an_old_one(traces: Path, tmp_path: Path) -> None:
+    new, old = tmp_path / "new.csv", tmp_path / "old.csv"
+    old.write_text("kept")
+    for path in (new, old):
+        assert run("single", traces, *JOB, "--policy", "magic", "--csv", path).exit_code == 1
+    assert not new.exists()
+    assert old.read_text() == "kept"
 
 
 def test_where_results_cannot_be_written_nothing_is_simulated(traces: Path, tmp_path: Path) -> None:

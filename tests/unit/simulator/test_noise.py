@@ -34,7 +34,7 @@ def test_the_parts_of_the_grammar_are_read_together() -> None:
         ("run:3", "between 0 and 2, got 3"),
         ("spikes:1.5x3", "between 0 and 1, got 1.5"),
         ("spikes:0.5x0", "between 1 and 1000, got 0"),
-        ("node:0.3x0.5", "between 1 and inf, got 0.5"),
+        ("node:0.3x0.5", "'node:0.3x0.5': a node must last for 1 recurrence or more, got 0.5"),
     ],
 )
 def test_what_is_no_noise_is_refused_with_examples(text: str, words: str) -> None:

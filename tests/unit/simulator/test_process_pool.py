@@ -3,6 +3,7 @@
 import os
 import signal
 import struct
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -43,6 +44,17 @@ def half_a_result(may_begin: Path, has_begun: Path) -> str:
     return ""
 
 
+def orphaned(parent: int) -> str:
+    """A result that comes when nobody is left to take it."""
+    eventually(lambda: os.getppid() != parent)
+    return "late"
+
+
+def ended(_: str) -> None:
+    """End this process as SIGKILL does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def killed() -> str:
     os.kill(os.getpid(), signal.SIGKILL)
     return ""
@@ -62,6 +74,15 @@ def test_a_process_that_is_ended_while_it_hands_over_its_result_holds_nobody_up(
 
     with pytest.raises(GivenUp, match="first"):
         spread([at_once, partial(half_a_result, may_begin, has_begun)], processes=2, on_done=give_up)
+
+
+def test_processes_whose_caller_was_ended_end_without_a_traceback() -> None:
+    """They hold standard error open: its end is theirs."""
+    asked = "spread([at_once, partial(orphaned, os.getpid())], processes=2, on_done=ended)"
+    words = f"import os; from {__name__} import *; {asked}"
+    caller = subprocess.run([sys.executable, "-c", words], stderr=subprocess.PIPE, check=False)
+    assert caller.returncode == -signal.SIGKILL
+    assert b"Traceback" not in caller.stderr
 
 
 def test_results_come_in_the_order_of_the_calls_and_are_reported_as_they_come(tmp_path: Path) -> None:

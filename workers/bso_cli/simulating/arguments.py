@@ -17,18 +17,13 @@ from bso_cli.terminal import print_notice
 
 if TYPE_CHECKING:
     from bso.simulator import BatchSizeProblem, Changes, Workload
-    from bso.simulator.study import StudySettings
+    from bso.simulator.study import Case, StudySettings
     from bso.simulator.traces import TrainTrace
 
-TracesArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TRACES",
-        envvar="BSO_TRACES",
-        help="A folder with summary_train.csv and a summary_power_GPU.csv for each GPU.",
-        show_default=False,
-    ),
-]
+TRACES = "BSO_TRACES"
+"""The environment variable that may name the folder of traces."""
+TRACES_HELP = "A folder with summary_train.csv and a summary_power_GPU.csv for each GPU."
+TracesArgument = Annotated[Path, typer.Argument(metavar="TRACES", envvar=TRACES, help=TRACES_HELP, show_default=False)]
 SeedsOption = Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Number of seeds (0 to N-1).")]
 SpecOption = Annotated[
     list[str] | None,
@@ -127,7 +122,7 @@ class SingleOptions(StudyOptions):
             min=0,
             metavar="SEED",
             help="Generated problems in place of traces: six families, drawn from SEED, each with the cheapest, a "
-            "middle and the costliest batch size as default.",
+            "middle and the costliest batch size as default (the middle one may be one of the others).",
             show_default=False,
         ),
     ] = None
@@ -172,7 +167,7 @@ def _problems_of_single(
         return problems_from(traces, gpus, changes, datasets)
     from bso.simulator.truths import made_problems
 
-    if traces is not None and str(traces) != os.environ.get("BSO_TRACES"):
+    if traces is not None and str(traces) != os.environ.get(TRACES):
         raise typer.BadParameter(f"generated problems need no traces, got {traces}", param_hint="--truths")
     if gpus:
         raise typer.BadParameter("generated problems have no GPU", param_hint="--gpu")
@@ -202,6 +197,38 @@ def problems_from(
     powers = [read_power_trace(path) for path in files]
     problems = problems_of(train, powers, gpus=gpus, workloads=_workloads(train, datasets))
     return in_phases_of_traces(problems, changes, train, powers)
+
+
+def places_of_cluster(traces: Path | None, trace: Path | None) -> tuple[Path, Path]:
+    """The folder of traces, and the cluster trace; a single argument is the latter. Raises typer.BadParameter."""
+    if traces is not None and trace is not None:
+        return traces, trace
+    usual = os.environ.get(TRACES)
+    if traces is None or str(traces) == usual:
+        raise typer.BadParameter("name a cluster trace, a CSV file", param_hint="CLUSTER_TRACE")
+    if not usual:
+        raise typer.BadParameter(
+            f"name a folder of traces before the cluster trace {traces}, or in {TRACES}", param_hint="TRACES"
+        )
+    return Path(usual), traces
+
+
+def check_changes(cases: Sequence[Case], settings: StudySettings) -> None:
+    """Say which changes come after the end of some jobs. Raises InvalidSimulation for one that no job lives to see."""
+    from bso.simulator import InvalidSimulation
+    from bso.simulator.study import unseen_changes
+
+    for recurrence, last in unseen_changes(cases, settings).items():
+        if len(last) == len(cases):
+            raise InvalidSimulation(
+                f"a change (--drift, --move-from or --new-version) comes at recurrence {recurrence}, but there are only "
+                f"{max(last)} recurrences: expected an earlier change, or more recurrences"
+            )
+        print_notice(
+            Text(
+                f"{len(last)} of {len(cases)} jobs end before recurrence {recurrence}: its change does not come there."
+            )
+        )
 
 
 def spec_fields(texts: Sequence[str]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def single(
         Path | None,
         typer.Argument(
             metavar="[TRACES]",
-            envvar="BSO_TRACES",
+            envvar=given.TRACES,
             help="A folder with summary_train.csv and a summary_power_GPU.csv for each GPU; none with --truths.",
             show_default=False,
         ),
@@ -76,8 +76,14 @@ def single(
 @with_options
 def cluster(
     *,
-    traces: given.TracesArgument,
-    trace: Annotated[Path, typer.Argument(metavar="CLUSTER_TRACE", help="A CSV file, or .csv.xz.", show_default=False)],
+    traces: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TRACES]", envvar=given.TRACES, help=given.TRACES_HELP, show_default=False),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Argument(metavar="CLUSTER_TRACE", help="A CSV file, or .csv.xz.", show_default=False),
+    ] = None,
     seeds: given.SeedsOption = CLUSTER_SEEDS,
     options: given.StudyOptions,
 ) -> None:
@@ -94,8 +100,9 @@ def cluster(
     from bso.simulator import parse_changes
     from bso.simulator.cluster import cluster_cases, read_cluster_trace
 
-    problems = given.problems_from(traces, options.gpu or (), parse_changes(move_from=options.move_from))
-    _study(cluster_cases(read_cluster_trace(trace), problems), seeds, options)
+    folder, file = given.places_of_cluster(traces, trace)
+    problems = given.problems_from(folder, options.gpu or (), parse_changes(move_from=options.move_from))
+    _study(cluster_cases(read_cluster_trace(file), problems), seeds, options)
 
 
 @app.command("trace")
@@ -145,10 +152,11 @@ def _study(cases: Sequence[Case], seeds: int, options: given.StudyOptions) -> No
     from bso.simulator.study import study
 
     if options.csv is not None:
-        options.csv.touch()
+        _check_writable(options.csv)
     if options.plots is not None:
         options.plots.mkdir(parents=True, exist_ok=True)
     settings = options.settings()
+    given.check_changes(cases, settings)
     compared = [settings]
     if options.against is not None:
         compared.append(replace(settings, spec_overrides={**settings.spec_overrides, "policy": options.against}))
@@ -156,6 +164,14 @@ def _study(cases: Sequence[Case], seeds: int, options: given.StudyOptions) -> No
     with simulating(len(compared) * len(cases) * seeds) as advance:
         studies = [study(cases, range(seeds), each, processes=cores, on_done=advance) for each in compared]
     _show(studies, _written(studies, options), as_json=options.as_json)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise OSError where a file cannot be written; one that was not there is not left there."""
+    is_new = not path.exists()
+    path.touch()
+    if is_new:
+        path.unlink()
 
 
 def _written(studies: Sequence[Sequence[CaseRuns]], options: given.StudyOptions) -> list[Path]:
