@@ -43,6 +43,7 @@ class SourceOfBoth(LogPages, Tables, Protocol):
 class JobCheck:
     """What came of a job's check. ``problem`` says why its log cannot be folded, if so.
 
+    ``is_checked`` is False where its policy is not installed here, without which nothing can be said of the log.
     ``trials_before_log`` and ``profiles_before_log`` count rows that are older than the log, and so cannot be checked.
     """
 
@@ -53,10 +54,11 @@ class JobCheck:
     differences: Sequence[Difference] = ()
     trials_before_log: int = 0
     profiles_before_log: int = 0
+    is_checked: bool = True
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether it was checked, and nothing is wrong."""
         return self.problem is None and not self.differences
 
 
@@ -166,4 +168,10 @@ def _without_log(rows: JobRows | None) -> str:
 
 
 def _broken(folding: Folding, error: Exception) -> JobCheck:
-    return JobCheck(job_id=folding.job.job_id, events=folding.events, trials=len(folding.trials), problem=str(error))
+    return JobCheck(
+        job_id=folding.job.job_id,
+        events=folding.events,
+        trials=len(folding.trials),
+        problem=str(error),
+        is_checked=not isinstance(error, PolicyMissing),
+    )

@@ -74,7 +74,7 @@ def _print(checked: CheckedJobs, *, is_checked: bool) -> None:
     compared = f"{checked.words} compared with the tables"
     if checked.unsound:
         print_result(
-            f"{compared}: {len(checked.unsound)} of them not sound. Workers stay stopped: repair these jobs, and run "
+            f"{compared}: {checked.result}. Workers stay stopped: do for these jobs what is said above, and run "
             "`bso restored` again"
         )
     elif is_checked:
@@ -84,6 +84,8 @@ def _print(checked: CheckedJobs, *, is_checked: bool) -> None:
 def _remedy(verdict: JobCheck) -> str:
     if verdict.problem is None:
         return shlex.join(["bso", "replay", "rebuild", verdict.job_id, "--yes"])
+    if not verdict.is_checked:
+        return "install its policy where you run `bso restored`: nothing else shows whether its history is whole"
     return (
         "its log is damaged, or a newer release has recorded events in it: use that release then, else restore another "
         "backup, or take the job from an export (`bso replay import`). "

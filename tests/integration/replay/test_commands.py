@@ -15,12 +15,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from bso.domain.commands import BeginTrial, RegisterJob
+from bso.domain.replies import Problem
 from bso.service.engine import Engine
 from bso.storage import open_store
 from bso_cli.main import app
 from bso_migrations import upgrade
-from tests.contract.storage.job_requests import Campaign
+from tests.contract.storage.job_requests import HARDWARE, SPEC, Campaign, request
+from tests.fakes.policies import installed
 from tests.servers import PATIENCE_S
+from tests.unit.policies import broken_policies
 
 JOB = "toy"
 
@@ -100,6 +104,33 @@ def test_tables_are_verified_tampered_with_and_rebuilt(trained: Bso, tmp_path: P
     [rebuilt] = trained.lines("replay", "rebuild", "--yes", "--json")
     assert (rebuilt["job_id"], rebuilt["changed_rows"]) == ("toy", 1)
     assert "no differences" in trained.ok("replay", "verify")
+
+
+def test_a_job_whose_policy_is_not_installed_is_not_said_to_be_unsound(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bso.sqlite'}"
+
+    async def train() -> None:
+        await upgrade(url)
+        store = open_store(url)
+        engine = Engine(store)
+        for command in (RegisterJob(spec=SPEC | {"policy": "sound"}), BeginTrial(hardware=HARDWARE)):
+            [answer] = await engine.execute([request(command, job_id=JOB)])
+            assert not isinstance(answer.reply, Problem), answer.reply
+        await store.close()
+
+    with installed(tmp_path / "site", sound=f"{broken_policies.__name__}:INSTALLED.sound"):
+        asyncio.run(train())
+        Bso(url=url).ok("replay", "verify")
+    checked = Bso(url=url)("replay", "verify")
+    assert checked.returncode == 1
+    assert "policy 'sound' is not installed here" in checked.stdout
+    assert "1 of them not checked, since a policy is not installed here" in checked.stdout
+    assert "not sound" not in checked.stdout
+    [job] = [json.loads(line) for line in Bso(url=url)("replay", "verify", "--json").stdout.splitlines()]
+    assert job["is_sound"] is None
+    restored = Bso(url=url)("restored")
+    assert restored.returncode == 1
+    assert "→ install its policy" in restored.stdout
 
 
 def test_after_a_restore_another_epoch_begins_if_every_log_fits_its_tables(trained: Bso) -> None:

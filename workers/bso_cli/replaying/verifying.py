@@ -47,7 +47,8 @@ def verify(
     With --from the log is that of an export, and the tables are still the database's. With --from and --log-only no
     database is needed: that checks a backup.
 
-    With --json one object per job on a line. Exit code 1 if anything differs or a log cannot be folded.
+    With --json one object per job on a line. Exit code 1 if anything differs, a log cannot be folded, or a job's policy
+    is not installed here (its is_sound is null then).
     """
     is_sound = asyncio.run(_verify(jobs, source, database_url, log_only=log_only, most=most, as_json=as_json))
     if not is_sound:
@@ -74,14 +75,13 @@ async def _verify(
         raise CommandRefused(f"{source} holds no event: there is nothing to check")
     if not as_json:
         with_what = "checked" if log_only else "compared with the tables"
-        result = f"{len(checked.unsound)} of them not sound" if checked.unsound else "no differences"
-        print_result(f"{checked.words} {with_what}: {result}")
+        print_result(f"{checked.words} {with_what}: {checked.result}")
     return not checked.unsound
 
 
 @dataclass(slots=True, kw_only=True)
 class CheckedJobs:
-    """What came of checking the logs of jobs."""
+    """What came of checking the logs of jobs. ``unsound`` are all that were not found sound, unchecked ones, too."""
 
     jobs: int = 0
     events: int = 0
@@ -91,6 +91,15 @@ class CheckedJobs:
     def words(self) -> str:
         """What was checked."""
         return f"{counted(self.jobs, 'job')} with {counted(self.events, 'event')}"
+
+    @property
+    def result(self) -> str:
+        """What was found: how many are not sound, and how many could not be checked."""
+        unchecked = sum(not verdict.is_checked for verdict in self.unsound)
+        found = [f"{len(self.unsound) - unchecked} of them not sound"] if len(self.unsound) > unchecked else []
+        if unchecked:
+            found.append(f"{unchecked} of them not checked, since a policy is not installed here")
+        return ", ".join(found) or "no differences"
 
 
 async def checked_by(
@@ -133,7 +142,7 @@ def verdict_fields(verdict: JobCheck) -> dict[str, object]:
     """What came of a job's check, for JSON."""
     return {
         "job_id": verdict.job_id,
-        "is_sound": verdict.is_sound,
+        "is_sound": verdict.is_sound if verdict.is_checked else None,
         "events": verdict.events,
         "trials": verdict.trials,
         "problem": verdict.problem,
@@ -145,7 +154,7 @@ def verdict_fields(verdict: JobCheck) -> dict[str, object]:
 
 def print_verdict(verdict: JobCheck, most: int) -> None:
     """Print what came of a job's check, at most so many differences."""
-    mark = "[green]✓[/]" if verdict.is_sound else "[red]✗[/]"
+    mark = "[green]✓[/]" if verdict.is_sound else "[red]✗[/]" if verdict.is_checked else "[yellow]?[/]"
     found = f"{counted(verdict.events, 'event')}, {counted(verdict.trials, 'trial')}"
     if verdict.trials_before_log or verdict.profiles_before_log:
         rows = (counted(verdict.trials_before_log, "trial"), counted(verdict.profiles_before_log, "power profile"))

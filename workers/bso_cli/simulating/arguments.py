@@ -221,14 +221,11 @@ def check_changes(cases: Sequence[Case], settings: StudySettings) -> None:
     for recurrence, last in unseen_changes(cases, settings).items():
         if len(last) == len(cases):
             raise InvalidSimulation(
-                f"a change (--drift, --move-from or --new-version) comes at recurrence {recurrence}, but there are only "
-                f"{max(last)} recurrences: expected an earlier change, or more recurrences"
+                f"a change (--drift, --move-from or --new-version) comes at recurrence {recurrence}, but there are "
+                f"only {max(last)} recurrences: expected an earlier change, or more recurrences"
             )
-        print_notice(
-            Text(
-                f"{len(last)} of {len(cases)} jobs end before recurrence {recurrence}: its change does not come there."
-            )
-        )
+        some = f"{len(last)} of {len(cases)} jobs end before recurrence {recurrence}"
+        print_notice(Text(f"{some}: its change does not come there."))
 
 
 def spec_fields(texts: Sequence[str]) -> dict[str, Any]:
