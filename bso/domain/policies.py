@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from importlib import import_module
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from bso.domain.errors import BsoError, Retryable
@@ -33,6 +34,26 @@ class PolicyMissing(Retryable):
 
 class BadPolicy(BsoError):
     """A policy returned a value that its contract forbids: its author has to correct it (bso.policies.testing)."""
+
+
+def place_in_policy(error: BaseException) -> str | None:
+    """The policy that raised an error, and the file and line where; None: no policy did."""
+    from bso.domain import policy  # which needs this module
+
+    name = package = place = None
+    for frame, line in walk_tb(error.__traceback__):
+        asked = frame.f_locals.get("self")
+        if name is None and isinstance(asked, policy.Policy):
+            name, package = asked.name, _package_of(type(asked).__module__)
+        if package is not None and _package_of(frame.f_globals.get("__name__", "")) == package:
+            place = f"{frame.f_code.co_filename}:{line}"
+    return None if place is None else f"policy {name}, {place}"
+
+
+def _package_of(module: str) -> str:
+    """The package of a policy to which a module belongs: of this distribution's policies, each has one."""
+    parts = module.split(".")
+    return ".".join(parts[:3] if module.startswith(f"{GROUP}.") else parts[:1])
 
 
 def is_policy_name(name: object) -> bool:

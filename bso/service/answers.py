@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic_core import from_json
 
@@ -23,7 +23,7 @@ class Answer:
 
     ``events`` are those newly recorded, to be published. ``is_repeat``: the command was decided before, this is the
     reply it got then. ``poison``: why the request can never be decided; the reply is then a problem, and the
-    message belongs among the dead letters. ``took_s``: how long deciding took.
+    message belongs among the dead letters. ``error``: what was raised then, if so. ``took_s``: how long deciding took.
     """
 
     request: Request
@@ -31,6 +31,7 @@ class Answer:
     events: tuple[StoredEvent, ...] = ()
     is_repeat: bool = False
     poison: str | None = None
+    error: BaseException | None = field(default=None, repr=False, compare=False)
     took_s: float = 0.0
 
 
@@ -46,14 +47,14 @@ class Undecided:
     cause: Retryable
 
 
-def poisoned(request: Request, reason: str) -> Answer:
-    """The answer to a request that cannot be decided, and never will be."""
+def poisoned(request: Request, reason: str, error: BaseException | None = None) -> Answer:
+    """The answer to a request that cannot be decided, and never will be, for a reason or what was raised."""
     problem = Problem(
         type="undecidable",
         title="The optimizer cannot handle this command",
         detail="Nothing was recorded. An operator finds the command and the reason among the dead letters.",
     )
-    return Answer(request=request, reply=problem, poison=reason)
+    return Answer(request=request, reply=problem, poison=reason, error=error)
 
 
 def misaddressed(request: Request, problems: Mapping[str, str]) -> Answer:

@@ -16,7 +16,7 @@ from bso.domain.events import Event
 from bso.domain.frozen_values import replace
 from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
-from bso.domain.policies import PolicyMissing
+from bso.domain.policies import PolicyMissing, place_in_policy
 from bso.service.answers import Answer, Undecided, poisoned, recalled
 from bso.service.errors import EventIdsReused, OutOfTime, Unstorable
 from bso.service.log_epochs import LogWatch
@@ -159,7 +159,9 @@ class Batches:
         except PolicyMissing:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a bug in a rule harms neither others nor the process
-            return _Decided(answer=poisoned(request, f"{type(error).__name__}: {error}"))
+            place = place_in_policy(error)
+            reason = f"{type(error).__name__}: {error}{'' if place is None else f' ({place})'}"
+            return _Decided(answer=poisoned(request, reason, error))
         answer = Answer(request=request, reply=decision.reply, took_s=took_s)
         written.add(answer, decision, rows)
         return _Decided(answer=answer, events=events)

@@ -166,7 +166,7 @@ def _explained(answer: Answer) -> Answer:
     if answer.poison is None or not isinstance(answer.reply, Problem):
         return answer
     words = "a command of job %s cannot be decided: %s"
-    logger.error(words, answer.request.job_id, answer.poison, extra={"action": "undecidable"})
+    logger.error(words, answer.request.job_id, answer.poison, extra={"action": "undecidable"}, exc_info=answer.error)
     return replace(answer, reply=replace(answer.reply, detail=f"Nothing was recorded: {answer.poison}"))
 
 

@@ -1,6 +1,7 @@
 """The embedded mode: a file that makes itself, shared by processes, without a worker."""
 
 import asyncio
+import re
 import sqlite3
 import subprocess
 import sys
@@ -260,6 +261,8 @@ def test_what_a_policy_does_wrong_is_said_where_it_runs(
             with pytest.raises(Refused, match=f"Nothing was recorded: .*{words}"):
                 bso.get_batch_size()
             assert words in caplog.text
+        assert re.search(r"SystemExit: 3 \(policy wild, \S*test_embedded.py:\d+\)", caplog.text)
+        assert "raise self.mistake" in caplog.text, "the traceback"
         WILD.mistake = 16
         assert bso.get_batch_size() == 16
         bso.close()
