@@ -32,10 +32,11 @@ from bso.domain.commands import (
 )
 from bso.domain.events import TrialEnded, TrialStarted
 from bso.domain.evolve import fold
+from bso.domain.frozen_values import replace
 from bso.domain.hardware import EnergyMethod, HardwareKind
 from bso.domain.log import RecordedEvent
 from bso.domain.policies import policy_named
-from bso.domain.policy import Policy
+from bso.domain.policy import Inherited, Policy
 from bso.domain.replies import EpochJudged, JobDescription, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, Outcome
 from bso.schema.codec import (
@@ -211,6 +212,30 @@ class PolicyContract:
             assert trial.reason.strip(), f"no reason was given for batch size {trial.batch_size}"
 
     @_whole
+    async def test_a_bound_is_no_less_than_what_the_cheapest_training_has_cost(self) -> None:
+        job, cheapest = self.job(), math.inf
+        await job.register()
+        for number in range(20):
+            for trial, ended in await job.recur(number):
+                least = cheapest if cheapest < math.inf else 0.0
+                assert trial.bound is None or (trial.bound > 0.0 and trial.bound >= least), (
+                    f"the bound of trial {trial.trial_number} is {trial.bound:g} J: no training can be that cheap, and "
+                    f"the cheapest one until then has cost {least:g} J"
+                )
+                if ended.outcome is Outcome.CONVERGED and isinstance(ended, EpochJudged):
+                    cheapest = min(cheapest, ended.cost)
+
+    @_whole
+    async def test_without_early_stopping_there_is_no_bound(self) -> None:
+        for changes in ({"early_stopping": False}, {"beta_knob": None}):
+            job = self.job(noise=0.2)
+            await job.register(**changes)
+            for number in range(12):
+                for trial, ended in await job.recur(number):
+                    bounds = {trial.bound, ended.bound if isinstance(ended, EpochJudged) else None}
+                    assert bounds == {None}, f"trial {trial.trial_number} has a bound in spite of {changes}"
+
+    @_whole
     async def test_the_last_attempt_of_a_recurrence_is_not_stopped_for_its_cost(self) -> None:
         job = self.job(epochs=dict.fromkeys(SIZES))
         await job.register(max_epochs=3)
@@ -297,13 +322,33 @@ class PolicyContract:
         log = await job.log()
         for recorded in log:
             message = encode_event(recorded)
-            assert decode_event(message) == published(recorded), f"the event is read as another one: {recorded.event}"
             assert not list(_without_json_number(json.loads(message))), f"a number is not finite: {recorded.event}"
-        folded, state = fold(JOB, (recorded.event for recorded in log)), json.loads(await job.state())
+            assert decode_event(message) == published(recorded), f"the event is read as another one: {recorded.event}"
+        folded, again = (fold(JOB, (recorded.event for recorded in log)) for _ in range(2))
+        assert folded.versions == again.versions, "the same log, folded twice, is remembered in two ways: see evolve"
+        for version in folded.versions.values():
+            self._expect_classes(version.memories, {key: one.memories for key, one in version.knowledge.items()})
+        state = json.loads(await job.state())
         assert not list(_without_json_number(state)), "a number that is remembered is not finite"
         assert job_from_state(JOB, folded.last_seq, state).versions == folded.versions, (
-            "what is remembered is read as something else: version_memory or hardware_memory is not its class"
+            "what is remembered is read as something else: a field of its class is not what JSON can hold"
         )
+
+    @_whole
+    async def test_what_a_new_version_inherits_is_of_the_classes_of_its_memory(self) -> None:
+        job, policy = await self._experienced(), policy_named(self.policy)
+        source = fold(JOB, (recorded.event for recorded in await job.log())).version
+        for is_sibling in (False, True):
+            inherited = policy.inherit(source, replace(source.spec, target_metric=0.8), is_sibling=is_sibling)
+            if inherited is None:
+                continue
+            assert isinstance(inherited, Inherited), f"inherit has to return Inherited or None, got {inherited!r}"
+            unknown = inherited.on_hardware.keys() - source.knowledge.keys()
+            assert not unknown, f"on_hardware names {min(unknown)!r}, which is no key of source.knowledge"
+            of_version = {} if inherited.memory is None else {self.policy: inherited.memory}
+            self._expect_classes(of_version, {key: {self.policy: one} for key, one in inherited.on_hardware.items()})
+        await job.register(target_metric=0.8)
+        await job.converge("new-version")
 
     @_whole
     async def test_what_is_remembered_grows_with_the_batch_sizes_tried_and_not_with_the_trials(self) -> None:
@@ -330,6 +375,24 @@ class PolicyContract:
         assert best in SIZES, f"the best batch size is said to be {best}, of {SIZES}"
         assert {arm.batch_size for arm in kind.arms} == set(SIZES)
         assert all(arm.status for arm in kind.arms), "a batch size has no status"
+        version = fold(JOB, (recorded.event for recorded in await job.log())).version
+        outlook = policy_named(self.policy).outlook(version, version.knowledge_on(job.hardware))
+        for size, expected in outlook.expected.items():
+            is_finite = math.isfinite(expected.cost) and 0.0 <= expected.deviation < math.inf
+            assert is_finite, f"outlook has no finite cost and deviation of batch size {size}: {expected}"
+
+    def _expect_classes(
+        self, of_version: Mapping[str, object], on_hardware: Mapping[str, Mapping[str, object]]
+    ) -> None:
+        """That what the policy remembers is of the classes that it names."""
+        policy = policy_named(self.policy)
+        of_both = [("version_memory", policy.version_memory, of_version)]
+        of_both += [("hardware_memory", policy.hardware_memory, memories) for memories in on_hardware.values()]
+        for name, expected, memories in of_both:
+            memory = memories.get(self.policy)
+            assert memory is None or (expected is not None and isinstance(memory, expected)), (
+                f"{name} is not the class of what is remembered: it is {expected}, and {memory!r} is remembered"
+            )
 
     async def _experienced(self) -> RecurringJob:
         job = self.job(noise=0.2)

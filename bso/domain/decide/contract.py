@@ -277,8 +277,9 @@ def bound_of(job: Job, trial: Trial) -> float | None:
     if trial.is_unbounded:
         return None
     bound = policy_of(job, trial).bound(job, trial)
-    if bound is not None and not isinstance(bound, float | int):
-        name = job.spec_of(trial).policy  # type: ignore[unreachable]  # nobody checks the types of others' policies
+    is_number = isinstance(bound, float | int) and not math.isnan(bound)  # nobody checks the types of others' policies
+    if bound is not None and not is_number:
+        name = job.spec_of(trial).policy
         raise BadPolicy(f"policy {name}: bound has to return a number of joules, or None, got {bound!r}")
     return bound
 

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,19 @@ def test_the_modules_that_the_pages_name_exist() -> None:
     assert points
     for named in re.findall(r"`(\w+)`", " ".join(points)):
         assert pkgutil.resolve_name(f"bso.policies.curve.{named}")
+
+
+def test_the_fields_that_a_policy_is_given_or_returns_exist() -> None:
+    names = ("job", "job_spec", "knowledge", "trial", "policy", "replies")
+    modules = [import_module(f"bso.domain.{name}") for name in names]
+    text = (ROOT / "docs/researcher.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([A-Z]\w+)` \| (.*) \|$", text, re.MULTILINE)
+    assert len(rows) >= 13
+    for name, described in rows:
+        kind = next(getattr(module, name) for module in modules if hasattr(module, name))
+        unexplained = re.sub(r"\([^()]*`[^()]*\)", "", described)  # what stands in brackets is of the field before
+        for field in re.findall(r"`([a-z]\w*)(?:\([^`]*\))?`", unexplained):
+            assert hasattr(kind, field) or field in kind.__dataclass_fields__, f"{name} has no {field}"
 
 
 HOPELESS = "target_metric=5, max_epochs=1, max_attempts=1"

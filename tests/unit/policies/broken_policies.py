@@ -11,8 +11,9 @@ from bso.domain.events import Event, LateResult, PolicyData, TrialEnded
 from bso.domain.frozen_values import replace
 from bso.domain.hardware import HardwareKind
 from bso.domain.job import Job, JobVersion, Recurrence, available
+from bso.domain.job_spec import JobSpec
 from bso.domain.knowledge import Knowledge, nearest
-from bso.domain.policy import Choice, Outlook, Policy
+from bso.domain.policy import Choice, Expectation, Inherited, Outlook, Policy
 from bso.domain.progress import Verdict, judge_progress
 from bso.domain.trial import Outcome, Trial
 
@@ -144,6 +145,46 @@ class Literal(Sound):
         return "5"  # type: ignore[return-value]  # that is the mistake
 
 
+class Undefined(Sound):
+    """Has a bound that is no number."""
+
+    name = "undefined"
+
+    @override
+    def bound(self, job: Job, trial: Trial) -> float | None:
+        return float("nan")
+
+
+class Impatient(Sound):
+    """Stops everything at its first report, but for the last attempt."""
+
+    name = "impatient"
+
+    @override
+    def bound(self, job: Job, trial: Trial) -> float | None:
+        return 0.0
+
+
+class Disobedient(Sound):
+    """Bounds trials of jobs that want no early stopping."""
+
+    name = "disobedient"
+
+    @override
+    def bound(self, job: Job, trial: Trial) -> float | None:
+        return 1e9
+
+
+class Unreckoned(Sound):
+    """Bounds trials of jobs without a beta_knob."""
+
+    name = "unreckoned"
+
+    @override
+    def bound(self, job: Job, trial: Trial) -> float | None:
+        return 1e9 if job.spec_of(trial).early_stopping else None
+
+
 class AlwaysBounding(Sound):
     """Stops the last attempt of a recurrence, too."""
 
@@ -264,6 +305,36 @@ class Unclassified(_Remembering):
         return Remembered()
 
 
+class Fickle(_Remembering):
+    """Remembers another number each time that an event is folded."""
+
+    name = "fickle"
+
+    @override
+    def after(self, memory: Remembered, ended: TrialEnded | LateResult) -> Remembered:
+        return Remembered(number=random.random())
+
+
+class Bequeathing(Sound):
+    """Hands on what it has no class for."""
+
+    name = "bequeathing"
+
+    @override
+    def inherit(self, source: JobVersion, spec: JobSpec, *, is_sibling: bool) -> Inherited | None:
+        return Inherited(on_hardware=dict.fromkeys(source.knowledge, 3))
+
+
+class Misaddressing(Sound):
+    """Hands on what is of no hardware kind."""
+
+    name = "misaddressing"
+
+    @override
+    def inherit(self, source: JobVersion, spec: JobSpec, *, is_sibling: bool) -> Inherited | None:
+        return Inherited(on_hardware={"x": 3})
+
+
 class Exaggerating(Sound):
     """Learns an infinity."""
 
@@ -286,8 +357,22 @@ class Undecided(Sound):
         return Outlook(best_batch_size=None, expected={})
 
 
+class Clueless(Sound):
+    """Does not know how uncertain it is."""
+
+    name = "clueless"
+
+    @override
+    def outlook(self, version: JobVersion, knowledge: Knowledge) -> Outlook:
+        expected = {16: Expectation(cost=5.0, deviation=float("nan"))}
+        return replace(super().outlook(version, knowledge), expected=expected)
+
+
 _NO_MODEL = r"recurrence night-\w+ ended without a model: .* as cost_exceeded \(not worth it"
 _NAMES = "its_events_have_names_that_are_short_enough_and_not_taken"
+_BOUND = "a_bound_is_no_less_than_what_the_cheapest_training_has_cost"
+_NO_BOUND = "without_early_stopping_there_is_no_bound"
+_INHERITS = "what_a_new_version_inherits_is_of_the_classes_of_its_memory"
 _READ_AGAIN = "events_and_memory_are_json_and_are_read_again_as_they_were"
 
 BROKEN: dict[type[Sound], tuple[str, str]] = {
@@ -307,6 +392,13 @@ BROKEN: dict[type[Sound], tuple[str, str]] = {
         "each_recurrence_ends_with_a_model_by_choices_that_say_why",
         "policy literal: bound has to return a number of joules, or None, got '5'",
     ),
+    Undefined: (
+        "each_recurrence_ends_with_a_model_by_choices_that_say_why",
+        "policy undefined: bound has to return a number of joules, or None, got nan",
+    ),
+    Impatient: (_BOUND, "the bound of trial 1 is 0 J: no training can be that cheap"),
+    Disobedient: (_NO_BOUND, "trial 1 has a bound in spite of .*early_stopping.*False"),
+    Unreckoned: (_NO_BOUND, "trial 1 has a bound in spite of .*beta_knob.*None"),
     AlwaysBounding: (
         "the_last_attempt_of_a_recurrence_is_not_stopped_for_its_cost",
         "the last attempt ended as cost_exceeded",
@@ -323,12 +415,16 @@ BROKEN: dict[type[Sound], tuple[str, str]] = {
     Reminiscent: ("the_log_alone_gives_the_state", "gives another state"),
     Boundless: (_READ_AGAIN, "a number that is remembered is not finite"),
     Exaggerating: (_READ_AGAIN, r"a number is not finite: TrialEnded"),
-    Unclassified: (_READ_AGAIN, "version_memory or hardware_memory is not its class"),
+    Unclassified: (_READ_AGAIN, "hardware_memory is not the class of what is remembered: it is None, and Remembered"),
+    Fickle: (_READ_AGAIN, "the same log, folded twice, is remembered in two ways: see evolve"),
+    Bequeathing: (_INHERITS, "hardware_memory is not the class of what is remembered: it is None, and 3 is remembered"),
+    Misaddressing: (_INHERITS, "on_hardware names 'x', which is no key of source.knowledge"),
     Hoarding: (
         "what_is_remembered_grows_with_the_batch_sizes_tried_and_not_with_the_trials",
         r"\d+ characters more",
     ),
     Undecided: ("it_says_where_a_job_stands", "the best batch size is said to be None"),
+    Clueless: ("it_says_where_a_job_stands", "outlook has no finite cost and deviation of batch size 16"),
 }
 """Each with the rule that it breaks, and what that test says of it."""
 
