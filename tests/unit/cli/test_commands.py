@@ -134,7 +134,7 @@ def test_a_wrong_value_is_named_with_what_was_expected(arguments: list[str], sai
         (["dead-letters", "requeue"], "bso dead-letters requeue [OPTIONS] [MESSAGE_ID]..."),
         (["replay", "import"], "bso replay import [OPTIONS] FILE [JOB]..."),
         (["simulate", "single"], "bso simulate single [OPTIONS] [TRACES]"),
-        (["simulate", "cluster"], "bso simulate cluster [OPTIONS] TRACES CLUSTER_TRACE"),
+        (["simulate", "cluster"], "bso simulate cluster [OPTIONS] [TRACES] CLUSTER_TRACE"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -181,10 +181,10 @@ def test_the_folder_of_traces_may_stand_in_the_environment(traces: Path, tmp_pat
     assert found.exit_code == 0, found.output
     assert [problem["dataset"] for problem in json.loads(found.stdout)["problems"]] == ["shapes", "shapes"]
     assert invoke("cluster", traces, *asked[1:], traces=tmp_path / "elsewhere").stdout == found.stdout
-    assert "name a cluster trace" in invoke("cluster", traces=traces).stderr
+    assert invoke("cluster", traces=traces).exit_code == 2
     nowhere = invoke(*asked)
     assert nowhere.exit_code == 2
-    assert "name a folder of traces before the cluster trace" in " ".join(nowhere.stderr.split())
+    assert "expected a folder of traces (or BSO_TRACES) and a cluster trace" in " ".join(nowhere.stderr.split())
 
 
 def test_a_simulation_that_is_refused_leaves_no_new_file_and_keeps_an_old_one(traces: Path, tmp_path: Path) -> None:

@@ -199,18 +199,18 @@ def problems_from(
     return in_phases_of_traces(problems, changes, train, powers)
 
 
-def places_of_cluster(traces: Path | None, trace: Path | None) -> tuple[Path, Path]:
-    """The folder of traces, and the cluster trace; a single argument is the latter. Raises typer.BadParameter."""
-    if traces is not None and trace is not None:
-        return traces, trace
+def places_of_cluster(places: Sequence[Path]) -> tuple[Path, Path]:
+    """The folder of traces, which the environment may name instead, and the cluster trace. Raises BadParameter."""
+    *folders, trace = places
     usual = os.environ.get(TRACES)
-    if traces is None or str(traces) == usual:
-        raise typer.BadParameter("name a cluster trace, a CSV file", param_hint="CLUSTER_TRACE")
-    if not usual:
+    if not folders and usual:
+        return Path(usual), trace
+    if len(folders) != 1:
         raise typer.BadParameter(
-            f"name a folder of traces before the cluster trace {traces}, or in {TRACES}", param_hint="TRACES"
+            f"expected a folder of traces (or {TRACES}) and a cluster trace, got {' '.join(map(str, places))}",
+            param_hint="[TRACES] CLUSTER_TRACE",
         )
-    return Path(usual), traces
+    return folders[0], trace
 
 
 def check_changes(cases: Sequence[Case], settings: StudySettings) -> None:

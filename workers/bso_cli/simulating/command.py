@@ -76,14 +76,15 @@ def single(
 @with_options
 def cluster(
     *,
-    traces: Annotated[
-        Path | None,
-        typer.Argument(metavar="[TRACES]", envvar=given.TRACES, help=given.TRACES_HELP, show_default=False),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Argument(metavar="CLUSTER_TRACE", help="A CSV file, or .csv.xz.", show_default=False),
-    ] = None,
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[TRACES] CLUSTER_TRACE",
+            help=f"{given.TRACES_HELP} {given.TRACES} may name it instead. Then the cluster trace: a CSV file, or "
+            ".csv.xz.",
+            show_default=False,
+        ),
+    ],
     seeds: given.SeedsOption = CLUSTER_SEEDS,
     options: given.StudyOptions,
 ) -> None:
@@ -100,7 +101,7 @@ def cluster(
     from bso.simulator import parse_changes
     from bso.simulator.cluster import cluster_cases, read_cluster_trace
 
-    folder, file = given.places_of_cluster(traces, trace)
+    folder, file = given.places_of_cluster(places)
     problems = given.problems_from(folder, options.gpu or (), parse_changes(move_from=options.move_from))
     _study(cluster_cases(read_cluster_trace(file), problems), seeds, options)
 
