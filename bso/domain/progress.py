@@ -145,10 +145,11 @@ def judge_progress(spec: JobSpec, trial: Progress, bound: float | None) -> Verdi
     was profiled: the next one shows its cost without that.
     """
     metric = math.nan if trial.metric is None else trial.metric
+    shown_metric, shown_target = metric_and_target(metric, spec.target_metric)
     if spec.reached_target(metric):
         return Verdict(
             outcome=Outcome.CONVERGED,
-            reason=f"the metric {metric:g} reached the target {spec.target_metric:g} after {epochs(trial.epoch)}",
+            reason=f"the metric {shown_metric} reached the target {shown_target} after {epochs(trial.epoch)}",
         )
     if trial.nonfinite_metrics_in_a_row >= NONFINITE_METRICS_BEFORE_END:
         times = trial.nonfinite_metrics_in_a_row
@@ -158,14 +159,20 @@ def judge_progress(spec: JobSpec, trial: Progress, bound: float | None) -> Verdi
     if trial.epoch >= spec.max_epochs:
         return Verdict(
             outcome=Outcome.NOT_CONVERGED,
-            reason=f"the metric was {metric:g} after {trial.epoch:g} of at most {epochs(spec.max_epochs)}, "
-            f"the target is {spec.target_metric:g}",
+            reason=f"the metric was {shown_metric} after {trial.epoch:g} of at most {epochs(spec.max_epochs)}, "
+            f"the target is {shown_target}",
         )
     if bound is not None and trial.cost > bound and not is_all_profiled(trial.epoch, trial.profiled):
         return Verdict(
             outcome=Outcome.COST_EXCEEDED, reason=f"the cost {joules(trial.cost)} is above the bound {joules(bound)}"
         )
     return Verdict(outcome=None, reason="the target is not reached yet, and the cost is within its bound")
+
+
+def metric_and_target(metric: float, target: float) -> tuple[str, str]:
+    """A metric and its target in words: with six digits, or with all, where they differ in later ones only."""
+    shortly = f"{metric:g}", f"{target:g}"
+    return shortly if metric == target or shortly[0] != shortly[1] else (repr(float(metric)), repr(float(target)))
 
 
 def epochs(count: float) -> str:

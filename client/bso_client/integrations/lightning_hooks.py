@@ -174,8 +174,7 @@ class TrialHooks:
 
     def _evaluated(self, trainer: Any, metrics: Mapping[str, Any], epoch: float) -> None:
         samples = trainer.global_step * self.trial.batch_size
-        reported = {name: _as_reported(value) for name, value in metrics.items()}
-        if self._reporter.evaluated(reported, epoch=epoch, samples=samples):
+        if self._reporter.evaluated(metrics, epoch=epoch, samples=samples):
             trainer.should_stop = True
         else:
             self._is_probe_due = True
@@ -197,11 +196,6 @@ def _wrong_batch_size(trainer: Any, trial: Trial) -> str:
         f"{accumulated} x {processes} processes), but the trial is about {trial.batch_size}: let the data module be "
         "a TrialDataModule, or make the loader with trial.local_batch_size"
     )
-
-
-def _as_reported(value: Any) -> Any:
-    """Lightning keeps metrics as 32-bit floats, in which 0.95 is less than a target of 0.95: seven digits are meant."""
-    return float(f"{float(value):.7g}") if str(getattr(value, "dtype", "")) == "torch.float32" else value
 
 
 _NO_FRACTION = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import SupportsFloat
 
 from bso.domain.commands import (
     BeginTrial,
@@ -22,11 +21,17 @@ from bso.domain.commands import (
     ReportPowerProfile,
 )
 from bso.domain.foreign_text import shown
-from bso.domain.progress import MOST_REPORTED, epochs, judge_progress, progressed, reported_cost
+from bso.domain.progress import (
+    epochs,
+    judge_progress,
+    metric_and_target,
+    progressed,
+    reported_cost,
+)
 from bso.domain.quantities import NOTHING, percent, seconds
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, EpochReport, Outcome, reason_code
-from bso_client.errors import InvalidReport, WrongOrder
+from bso_client.errors import WrongOrder
 from bso_client.training.start import registered
 from bso_client.training.state import Consumption, Message, Notice, Phase, Probed, Step, TrainingState
 
@@ -48,23 +53,6 @@ def started(state: TrainingState) -> TrainingState:
     if state.has_started:
         raise WrongOrder(f"{state.name} was begun already: each trial trains once")
     return replace(state, has_started=True, phase=Phase.ENDED if state.has_ended else Phase.TRAINING)
-
-
-def checked_evaluation(
-    state: TrainingState,
-    metric: SupportsFloat,
-    *,
-    epoch: float | None,
-    samples: float | None,
-    samples_per_epoch: float | None,
-) -> tuple[float, float]:
-    """The metric as a number, and the progress in epochs. Raises WrongOrder, InvalidReport."""
-    if not state.has_started:
-        raise WrongOrder(
-            f"on_evaluate came before the training of {state.name} began: put the training inside "
-            "`with trial:`, or call on_train_begin() first"
-        )
-    return _metric_of(metric), _epoch_of(state.epoch, epoch, samples, samples_per_epoch)
 
 
 def reported(state: TrainingState, report: EpochReport) -> Step:
@@ -165,9 +153,9 @@ def why_left(state: TrainingState) -> str:
     """The reason of a training that has left its block without an outcome."""
     if state.metric is None:
         return "the training ended before its first evaluation"
+    metric, target = metric_and_target(state.metric, state.spec.target_metric)
     return (
-        f"the training ended before it reached the target {state.spec.target_metric:g}: "
-        f"the metric was {state.metric:g} after {epochs(state.epoch)}"
+        f"the training ended before it reached the target {target}: the metric was {metric} after {epochs(state.epoch)}"
     )
 
 
@@ -185,44 +173,6 @@ def end_notices(state: TrainingState) -> tuple[Notice, ...]:
         share = percent(state.probing_s / state.time_s) if state.time_s else NOTHING
         words += f"; probing epoch costs took {seconds(state.probing_s)} beside that ({share} of its time)"
     return (*found, Notice(level=logging.INFO, action="trial_ended", words=words, facts=facts))
-
-
-def _epoch_of(before: float, epoch: float | None, samples: float | None, samples_per_epoch: float | None) -> float:
-    if epoch is not None and samples is not None:
-        raise InvalidReport("on_evaluate takes epoch or samples, not both")
-    if samples is not None:
-        if not samples_per_epoch:
-            raise InvalidReport("on_evaluate(samples=...) needs BatchSizeOptimizer(..., samples_per_epoch=...)")
-        epoch = _number_of("samples", samples) / samples_per_epoch
-    reached = before + 1.0 if epoch is None else _number_of("epoch", epoch)
-    if not 0.0 < reached <= MOST_REPORTED:
-        raise InvalidReport(
-            f"progress must be a positive number of epochs of at most {MOST_REPORTED:g}, got {reached:g}; epoch and "
-            "samples count what has been trained: epoch is 1 after the first one"
-        )
-    if reached <= before:
-        raise InvalidReport(
-            f"progress must grow from one evaluation to the next: {before:g} epochs were reported, now come "
-            f"{reached:g}; epoch and samples count from the beginning of the training"
-        )
-    return reached
-
-
-def _metric_of(metric: SupportsFloat) -> float:
-    """A metric as a float, from whatever holds one number, which text does not. Raises InvalidReport."""
-    if isinstance(metric, (str, bytes, bytearray)):
-        raise InvalidReport(f"a metric is one number, got the text {metric[:80]!r}: convert it with float()")
-    try:
-        return float(metric)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InvalidReport(f"a metric is one number, got {type(metric).__name__}: {str(metric)[:80]}") from error
-
-
-def _number_of(name: str, value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]  # whatever the user gave
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidReport(f"{name} must be one number, got {type(value).__name__}: {value!r}") from None
 
 
 def _reported(state: TrainingState, report: EpochReport, *, is_overruling: bool) -> Step:
