@@ -28,6 +28,8 @@ _SERVER = re.compile(
     r"(?P<path>/[^@?#\s]*)?(?:\?[^@#\s]*)?",
     re.IGNORECASE,
 )
+_BEGINNING = re.compile(r"[a-z][a-z0-9+]*://", re.IGNORECASE)
+_NO_PORT = re.compile(_BEGINNING.pattern + r"[\w.~%-]+:[^/?#]*[^/?#0-9]", re.IGNORECASE)
 _FILE_ADDRESS = re.compile(r"sqlite(\+\w+)?:///")
 _IN_A_QUERY = re.compile(r"[?&;][^=&;]*(?:pass|pwd|secret|token)[^=&;]*=([^&;#]*)", re.IGNORECASE)
 
@@ -50,6 +52,10 @@ def problem_of(address: str) -> str | None:
     if _FILE_ADDRESS.match(address):
         return None
     if not _SERVER.fullmatch(address):
+        if "@" not in address and not _BEGINNING.match(address):
+            return "two slashes follow the scheme and its colon, as in amqps://host"
+        if "@" not in address and _NO_PORT.match(address):
+            return "what follows the host and its colon is no port: expected a number, or user:password@host"
         return (
             "it can be read in more than one way: percent-encode all characters of user name and password but letters, "
             "digits and -._~ (`@` is %40, `/` is %2F), and name one host"

@@ -160,11 +160,16 @@ def _check_host(url: str) -> None:
         raise InvalidUrl(f"BSO_URL cannot be used: {problem}; {EXPECTED}")
     try:
         parts = urlsplit(url)
-        is_missing = not parts.hostname or parts.port == 0
     except ValueError:
-        raise InvalidUrl(f"BSO_URL is no address: {EXPECTED}") from None
-    if is_missing:
-        raise InvalidUrl(f"BSO_URL names no host, or the port 0: {EXPECTED}")
+        raise InvalidUrl(f"the host of BSO_URL stands in brackets, and is no IPv6 address: {EXPECTED}") from None
+    if not parts.hostname:
+        raise InvalidUrl(f"BSO_URL names no host: {EXPECTED}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise InvalidUrl(f"the port of BSO_URL is not between 1 and 65535: {EXPECTED}")
 
 
 def _recurrence_id(given: str | None, environ: Mapping[str, str]) -> str | None:

@@ -47,7 +47,16 @@ def test_a_relative_path_is_announced_as_what_it_stands_for(monkeypatch: pytest.
         ("bso.sqlite", "begins with no scheme"),
         ("sqlite://", "names no file"),
         ("sqlite:///", "names no file"),
-        ("amqp:///vhost", "names no host"),
+        ("amqp:///vhost", "names no host: "),
+        ("amqp://", "names no host: "),
+        ("amqp://user:secret@:5672/bso", "names no host: "),
+        ("amqp://h:99999", "the port of BSO_URL is not between 1 and 65535: "),
+        ("amqp://h:0/", "the port of BSO_URL is not between 1 and 65535: "),
+        ("amqp://h:port/", "what follows the host and its colon is no port: expected a number"),
+        ("http:/x", "two slashes follow the scheme"),
+        ("amqp://[::g]/", "can be read in more than one way"),
+        ("amqp://[:::::]/", "in brackets, and is no IPv6 address"),
+        ("amqp://user:a@b@h/", "percent-encode all characters"),
     ],
 )
 def test_a_wrong_address_says_what_is_expected(url: str, words: str) -> None:
