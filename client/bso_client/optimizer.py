@@ -49,7 +49,8 @@ class BatchSizeOptimizer:
     ``on_conflict``         "new_version": another target or eta_knob starts a new version of the job; "raise"
     ``inherit``             whether a new version begins with what the version before knew; False: with nothing (True)
     ``like``                the job_id of another job: a new job, or a new version, begins with what that job knows
-    ``uneven``              allow batch sizes that the ranks of a data-parallel training cannot divide equally (False)
+    ``uneven``              allow batch sizes that the ranks of a data-parallel training cannot divide equally (False);
+                            each rank then loads with a ProportionalSampler, as TrainingLoader does
     ``data_parallel_group`` with tensor or pipeline parallelism: the ranks among which the batch is divided (all)
     ``rank_timeout``        seconds that ranks wait for each other before RankLost (60)
     ``transport``           another way to the optimizer than ``url``, which then names the optimizer that it leads to:
@@ -156,13 +157,14 @@ class BatchSizeOptimizer:
         """Exit the process as ``bso recur`` expects it: with 75 when another batch size is to be tried.
 
         For the flat methods: put the training inside. TrainFailed and a GPU out of memory become a SystemExit with
-        a line on stderr; everything else goes its way.
+        a line on stderr; everything else ends the trial as interrupted, and goes its way.
         """
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             failure = self._failure_of(error)
             if failure is None:
+                self._left_by(error)
                 raise
             print(failure, file=sys.stderr)  # noqa: T201  # the last words of a script
             raise SystemExit(failure.exit_code) from error
@@ -218,7 +220,17 @@ class BatchSizeOptimizer:
         self._watch()
         return Trial(self._wait(self._session.begin()), self._thread.run)
 
-    def _failure_of(self, error: Exception) -> TrainFailed | None:
+    def _left_by(self, error: BaseException) -> None:
+        """End the trial that an exception has left; one whose training had not begun is called off."""
+        driver = self._session.driver
+        if driver is None or self._session.is_copy or sys.is_finalizing():
+            return
+        if driver.state.has_started:
+            self._wait(driver.leave(error))
+        else:
+            self._wait(self._session.end_unstarted())
+
+    def _failure_of(self, error: BaseException) -> TrainFailed | None:
         driver = self._session.driver
         if isinstance(error, TrainFailed):
             return error

@@ -94,9 +94,12 @@ def check_ended(state: TrainingState) -> None:
     if not state.has_started:
         raise WrongOrder(
             "the batch size of this trial was given already: the training comes next (on_train_begin, or `with trial:` "
-            "inside the loop)"
+            "inside the loop), or bso.close(), which calls the trial off"
         )
-    raise WrongOrder("a training is running: it has to end before the next batch size (leave its `with` block)")
+    raise WrongOrder(
+        "a training is running, and has to end before the next batch size: leave its block (`with trial:`, or `with "
+        "bso.relaunching():` around the flat methods); bso.close() ends one that was interrupted, in a notebook, say"
+    )
 
 
 def loop_after(state: TrainingState, *, interruptions: int) -> LoopEnd:

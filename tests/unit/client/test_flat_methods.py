@@ -1,5 +1,6 @@
 # ruff: noqa: PT012  # what a user writes has more than one statement
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -148,6 +149,47 @@ def test_relaunching_lets_an_error_after_a_model_go_its_way(bso: BatchSizeOptimi
 def test_relaunching_leaves_everything_else_alone(bso: BatchSizeOptimizer) -> None:
     with pytest.raises(ZeroDivisionError), bso.relaunching():
         _ = 1 / 0
+
+
+def test_a_training_that_an_exception_leaves_ends_with_its_block_and_the_next_one_begins(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer
+) -> None:
+    def cell(*, is_interrupted: bool) -> None:
+        with bso.relaunching():
+            bso.get_batch_size()
+            bso.on_train_begin()
+            bso.on_evaluate(0.1)
+            if is_interrupted:
+                raise KeyboardInterrupt
+            bso.on_evaluate(0.95)
+
+    with pytest.raises(KeyboardInterrupt):
+        cell(is_interrupted=True)
+    cell(is_interrupted=False)
+    ends = [(trial.outcome, trial.outcome_reason) for trial in optimizer.trials()]
+    assert ends[0] == (Outcome.INTERRUPTED, "KeyboardInterrupt")
+    assert [outcome for outcome, _ in ends[1:]] == [Outcome.CONVERGED]
+
+
+def test_a_trial_that_an_exception_leaves_before_its_training_is_called_off(
+    bso: BatchSizeOptimizer, optimizer: ReachableOptimizer
+) -> None:
+    with pytest.raises(ZeroDivisionError), bso.relaunching():
+        _ = bso.get_batch_size() / 0
+    train(bso, 0.95)
+    assert [trial.outcome for trial in optimizer.trials()] == [Outcome.CANCELLED, Outcome.CONVERGED]
+
+
+def test_a_training_without_a_block_names_what_ends_it(bso: BatchSizeOptimizer, optimizer: ReachableOptimizer) -> None:
+    bso.get_batch_size()
+    with pytest.raises(WrongOrder, match=re.escape("bso.close(), which calls the trial off")):
+        bso.get_batch_size()
+    bso.on_train_begin()
+    with pytest.raises(WrongOrder, match=re.escape("bso.close() ends one that was interrupted")):
+        bso.get_batch_size()
+    bso.close()
+    train(bso, 0.95)
+    assert [trial.outcome for trial in optimizer.trials()] == [Outcome.INTERRUPTED, Outcome.CONVERGED]
 
 
 def test_closing_ends_what_runs(bso: BatchSizeOptimizer, optimizer: ReachableOptimizer) -> None:
