@@ -64,6 +64,10 @@ END = "the training (the end of the trial)"
 _MOST_EVALUATIONS = 1000
 _END_NOTE, _CHECKPOINT_NOTE, _ERROR_NOTE = "out-of-memory", "checkpoint", "error"
 _MOST_AT_ONCE_S = 10.0  # ranks probe, which is far below the timeout of any exchange of theirs
+_UNEVEN_STEPS = (
+    "batch size {} has uneven shares: ranks that load as many samples (DistributedSampler) make different numbers of "
+    "steps then, and wait for each other: divide the samples by a ProportionalSampler (bso_client.integrations.torch)"
+)
 _GRACE_S = 3.0  # for the others to come and learn of an error, before it goes its way
 
 
@@ -399,7 +403,12 @@ class Driver:
         """What all ranks report; what rank 0 has received comes with it, and takes effect first."""
         if not isinstance(mine, CarriedError):
             mine = replace(mine, probed=self._probed, received=() if self._exchange.is_alone else tuple(self._inbox))
-        said = await self._exchange.gather(mine, about=about)
+        try:
+            said = await self._exchange.gather(mine, about=about)
+        except RankLost as lost:
+            if self.state.batch_size % self.place.data_parallel_size:
+                raise RankLost(f"{lost}; {_UNEVEN_STEPS.format(self.state.batch_size)}") from lost
+            raise
         if not self._exchange.is_alone and not isinstance(said[0], CarriedError):
             self._absorb(said[0].received)
         sound = [each for each in said if not isinstance(each, CarriedError)]

@@ -23,11 +23,14 @@ logger = logging.getLogger("bso")
 class Accumulation:
     """One update of the weights out of several passes: ``micro_batch_size`` samples at a time, ``steps`` times.
 
-    micro_batch_size * steps * world_size is the batch size of the trial, exactly; ``world_size`` is the number of ranks
-    that train with different samples. Divide each loss (a mean over its micro batch) by ``steps`` before backward().
-    Made by Trial.accumulation(), which raises InvalidSetting where the batch size cannot be made up so.
+    ``batch_size`` is that of the trial: the samples of one update on all ranks. It is micro_batch_size * steps *
+    world_size, exactly, but for shares that are one sample larger on some ranks (``uneven=True``); ``world_size`` is
+    the number of ranks that train with different samples. Divide each loss (a mean over its micro batch) by ``steps``
+    before backward(). Made by Trial.accumulation(), which raises InvalidSetting where the batch size cannot be made up
+    so.
     """
 
+    batch_size: int
     micro_batch_size: int
     steps: int = 1
     world_size: int = 1
@@ -36,11 +39,6 @@ class Accumulation:
     def local_batch_size(self) -> int:
         """The samples of one update on this rank."""
         return self.micro_batch_size * self.steps
-
-    @property
-    def batch_size(self) -> int:
-        """The samples of one update on all ranks."""
-        return self.local_batch_size * self.world_size
 
     def is_last(self, step: int) -> bool:
         """Whether the weights are updated after this micro batch, counted from 0 within the epoch.
@@ -64,7 +62,10 @@ class Accumulation:
             current, step = following, step + 1
 
     def smaller(self) -> Accumulation | None:
-        """The same batch size in the next smaller micro batches; None: they are of one sample already."""
+        """The same batch size in the next smaller micro batches; None: they are of one sample already.
+
+        Raises InvalidSetting where the ranks have no equal shares.
+        """
         if self.micro_batch_size == 1:
             return None
         limit = self.micro_batch_size - 1
@@ -81,17 +82,18 @@ def accumulate(batch_size: int, *, world_size: int = 1, max_micro_batch_size: in
     """
     if batch_size % world_size:
         raise InvalidSetting(
-            f"batch size {batch_size} cannot be divided equally among {world_size} ranks, as micro batches and loaders "
-            f"need: offer multiples of {world_size} as batch_sizes, {_near(batch_size, world_size)} for example"
+            f"batch size {batch_size} cannot be divided equally among {world_size} ranks, as micro batches and "
+            f"trainers need: offer multiples of {world_size} as batch_sizes, for example "
+            f"{_near(batch_size, world_size)}"
         )
     local = batch_size // world_size
     if max_micro_batch_size is None:
-        return Accumulation(micro_batch_size=local, world_size=world_size)
+        return Accumulation(batch_size=batch_size, micro_batch_size=local, world_size=world_size)
     _check_limit(max_micro_batch_size)
     micro = max(size for size in _divisors(local) if size <= max_micro_batch_size)
     if micro * 2 <= min(local, max_micro_batch_size):
         _warn_of_waste(local, micro, limit=max_micro_batch_size, world_size=world_size)
-    return Accumulation(micro_batch_size=micro, steps=local // micro, world_size=world_size)
+    return Accumulation(batch_size=batch_size, micro_batch_size=micro, steps=local // micro, world_size=world_size)
 
 
 def largest_that_fits(

@@ -173,12 +173,13 @@ class TrialView:
         """How to train with this batch size where no more than so many samples fit in a rank's memory at once.
 
         ``fits(micro_batch_size)`` trains one step with so many samples, for a try: as long as it runs out of GPU
-        memory, on any rank, smaller micro batches are taken. Raises InvalidSetting if the ranks cannot have equal
-        shares, and the GPU's own error if not even one sample fits.
+        memory, on any rank, smaller micro batches are taken. Raises InvalidSetting for micro batches if the ranks
+        cannot have equal shares, and the GPU's own error if not even one sample fits.
         """
-        whole = accumulate(
-            self.batch_size, world_size=self._place.data_parallel_size, max_micro_batch_size=max_micro_batch_size
-        )
+        ranks = self._place.data_parallel_size
+        if max_micro_batch_size is None and fits is None:
+            return Accumulation(batch_size=self.batch_size, micro_batch_size=self.local_batch_size, world_size=ranks)
+        whole = accumulate(self.batch_size, world_size=ranks, max_micro_batch_size=max_micro_batch_size)
         if fits is None:
             return whole
         return largest_that_fits(whole, fits, agree=lambda here: all(self.ranks.gather(here, about="accumulation")))

@@ -24,13 +24,20 @@ class Share:
         self.check([batch_size])
         return batch_size // self.size + (self.position < batch_size % self.size)
 
+    def before(self, batch_size: int) -> int:
+        """The samples of the ranks before this one."""
+        return self.position * (batch_size // self.size) + min(self.position, batch_size % self.size)
+
     def check(self, batch_sizes: Sequence[int]) -> None:
         """Raise InvalidSpec naming the batch sizes that cannot be divided so."""
         if self.is_uneven:
             wrong, words, way_out = [size for size in batch_sizes if size < self.size], "at least", ""
         else:
             wrong, words = [size for size in batch_sizes if size % self.size], "multiples of"
-            way_out = ", or pass uneven=True to the optimizer: the first ranks then get one sample more"
+            way_out = (
+                ", or pass uneven=True to the optimizer: the first ranks then get one sample more, and each rank loads "
+                "with a ProportionalSampler (bso_client.integrations.torch; TrainingLoader makes one)"
+            )
         if wrong:
             shown = ", ".join(map(str, wrong))
             problem = (

@@ -6,7 +6,7 @@ from typing import Self
 
 from bso_client.errors import WrongOrder
 from bso_client.integrations.reporter import check_trial
-from bso_client.scaling import Accumulation
+from bso_client.scaling import Accumulation, accumulate
 from bso_client.trial import Trial
 
 
@@ -33,7 +33,10 @@ class TrialDataModule:
         Raises InvalidSetting if the processes cannot have equal shares, or for anything but a trial.
         """
         check_trial(trial, asked_by="use(trial)")
-        self._accumulation = trial.accumulation(max_micro_batch_size)
+        ranks = trial.accumulation().world_size
+        self._accumulation = accumulate(  # by equal shares, which is how Lightning divides the samples
+            trial.batch_size, world_size=ranks, max_micro_batch_size=max_micro_batch_size
+        )
         self._trial = trial
         return self
 

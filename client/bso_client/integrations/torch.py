@@ -21,17 +21,18 @@ from typing import Any, SupportsFloat
 
 from torch import Tensor
 from torch.nn import Module
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from bso_client.errors import InvalidSetting, WrongOrder
 from bso_client.integrations.driven_trial import DrivenTrial
 from bso_client.integrations.power_hooks import PowerHooks, PowerLimit
 from bso_client.integrations.probe_step import ProbeStep
+from bso_client.integrations.samplers import ProportionalSampler, divided_among_ranks
 from bso_client.optimizer import BatchSizeOptimizer
 from bso_client.scaling import Accumulation
 from bso_client.trial import Trial
 
-__all__ = ["EvaluationLoader", "TrainingLoader"]
+__all__ = ["EvaluationLoader", "ProportionalSampler", "TrainingLoader"]
 
 _BATCH_SIZE_TWICE = (
     "TrainingLoader takes no batch_size: the optimizer chooses it. Leave it out; those to choose from, and the one "
@@ -55,8 +56,9 @@ class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it
     ``loading``              every other argument of a DataLoader but batch_size and batch_sampler
 
     In data-parallel training each rank loads its own part with its share of the batch size, by a DistributedSampler
-    that is made here; every rank makes the same calls. Time and energy count from epochs() (or ``with trial:``) to the
-    last report_metric(), evaluations included. Raises InvalidSetting for arguments that do not go together.
+    that is made here, or a ProportionalSampler for uneven shares; every rank makes the same calls. Time and energy
+    count from epochs() (or ``with trial:``) to the last report_metric(), evaluations included. Raises InvalidSetting
+    for arguments that do not go together.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class TrainingLoader(DataLoader):  # type: ignore[misc]  # torch is Any where it
         self._has_begun = False
         self._epoch: int | None = None
         self._is_reported = False
-        arguments = _divided_among_ranks(dataset, self.trial, loading)
+        arguments = divided_among_ranks(dataset, self.trial, loading, batch_size=self.trial.batch_size)
         super().__init__(dataset, batch_size=self.accumulation.micro_batch_size, **arguments)
         if self.drop_last:
             _check_not_empty(len(self), batch_size=self.trial.batch_size, dataset=dataset)
@@ -223,8 +225,8 @@ class EvaluationLoader(DataLoader):  # type: ignore[misc]  # as above
                 f"it, got {type(training).__name__}"
             )
         _check_no_batch_sampler("EvaluationLoader", loading)
-        arguments = _divided_among_ranks(dataset, training.trial, loading)
-        super().__init__(dataset, batch_size=batch_size or training.accumulation.micro_batch_size, **arguments)
+        arguments = divided_among_ranks(dataset, training.trial, loading)
+        super().__init__(dataset, batch_size=batch_size or _largest_share(training.accumulation), **arguments)
 
 
 def _check_no_batch_sampler(loader: str, arguments: Mapping[str, Any]) -> None:
@@ -253,39 +255,9 @@ def _check_samples_per_epoch(dataset: Any, samples_per_epoch: int | None) -> Non
         raise InvalidSetting(f"samples_per_epoch must be a number of samples of 1 or more, got {samples_per_epoch!r}")
 
 
-def _divided_among_ranks(dataset: Any, trial: Trial, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with which each rank loads its own part of the data; as they are where there is one rank only.
-
-    A DistributedSampler is made unless one was passed; ``shuffle`` becomes its, and so does the seed of ``generator``,
-    which must be the same on every rank. An IterableDataset has to divide itself. Raises InvalidSetting for a sampler
-    that does not divide, and where it is not known which ranks load the same part.
-    """
-    ranks = trial.ranks
-    if ranks.size == 1 or isinstance(dataset, IterableDataset):
-        return dict(arguments)
-    sampler = arguments.get("sampler")
-    if hasattr(sampler, "num_replicas"):
-        return dict(arguments)
-    if sampler is not None:
-        raise InvalidSetting(
-            f"with this {type(sampler).__name__} each of the {ranks.size} ranks would load the same samples: leave "
-            "sampler out, and a DistributedSampler is made, or pass one that divides as that does"
-        )
-    if trial.accumulation().world_size != ranks.size:
-        raise InvalidSetting(
-            "with data_parallel_group= some ranks load the same samples, and the loader does not know which: pass "
-            "sampler=DistributedSampler(dataset, num_replicas=..., rank=...) with this rank's place in its group"
-        )
-    generator = arguments.get("generator")
-    dividing = DistributedSampler(
-        dataset,
-        num_replicas=ranks.size,
-        rank=ranks.rank,
-        shuffle=bool(arguments.get("shuffle")),
-        seed=0 if generator is None else generator.initial_seed(),
-        drop_last=bool(arguments.get("drop_last")),
-    )
-    return {name: value for name, value in arguments.items() if name != "shuffle"} | {"sampler": dividing}
+def _largest_share(accumulation: Accumulation) -> int:
+    """The (micro) batch size of rank 0, with which all ranks evaluate: equal parts then have as many batches."""
+    return math.ceil(accumulation.batch_size / accumulation.world_size / accumulation.steps)
 
 
 def _check_not_empty(batches: int, *, batch_size: int, dataset: Any) -> None:

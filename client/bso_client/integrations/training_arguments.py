@@ -80,7 +80,7 @@ def _share(batch_size: int, devices: int, steps: int, max_micro_batch_size: int 
             f"batch size {batch_size} on {devices} devices cannot be divided into gradient_accumulation_steps={steps} "
             "equal micro batches: give apply_trial a max_micro_batch_size=, which finds a number of steps that fits"
         )
-    return Accumulation(micro_batch_size=whole.micro_batch_size // steps, steps=steps, world_size=devices)
+    return dataclasses.replace(whole, micro_batch_size=whole.micro_batch_size // steps, steps=steps)
 
 
 def _check(args: TrainingArguments) -> None:

@@ -203,3 +203,74 @@ def test_a_stream_that_divides_itself_gives_every_rank_as_many_batches(tmp_path:
 
     assert done.returncode == 0, done.stderr
     assert noted == [{"lengths": [8, 8, 8, 8, 8, 8, 3], "first": 0.0}, {"lengths": [8, 8, 8, 8, 8, 8, 2], "first": 1.0}]
+
+
+def test_uneven_shares_train_one_model_with_as_many_steps_on_each_rank(tmp_path: Path) -> None:
+    done, (first, second) = run(
+        tmp_path,
+        """
+        inputs = torch.randn(160, 2, generator=torch.Generator().manual_seed(1))
+        data = TensorDataset(inputs, (inputs.sum(1) > 0).long(), torch.arange(160))
+        spec = JobSpec(job_id="job", batch_sizes=[13, 31], default_batch_size=13, target_metric=0.9, max_epochs=9)
+        bso = BatchSizeOptimizer(spec, uneven=True, rank_timeout=20.0)
+        for trial in bso.trials():
+            torch.manual_seed(1)
+            model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
+            updates = torch.optim.SGD(model.parameters(), lr=0.5)
+            train_loader = TrainingLoader(data, trial, shuffle=True)
+            eval_loader = EvaluationLoader(data, train_loader)
+            epochs = []
+            with trial:
+                for epoch in train_loader.epochs():
+                    epochs.append([])
+                    for batch, answers, numbers in train_loader:
+                        epochs[-1].append(numbers.tolist())
+                        updates.zero_grad()
+                        torch.nn.functional.cross_entropy(model(batch), answers).backward()
+                        updates.step()
+                    model.eval()
+                    with torch.no_grad():  # in the wrapper, which exchanges the buffers in each step
+                        right = [int((model(batch).argmax(1) == answers).sum()) for batch, answers, _ in eval_loader]
+                    model.train()
+                    train_loader.report_metric(sum(right) / 80)
+        note(weights=model.module[0].weight.tolist(), converged=trial.converged, epochs=epochs,
+             batch=[trial.batch_size, trial.local_batch_size], of_all=train_loader.accumulation.batch_size)
+        """,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert first["weights"] == second["weights"], "the ranks have trained one model"
+    assert (first["converged"], first["batch"], second["batch"]) == (True, [13, 7], [13, 6])
+    assert first["of_all"] == second["of_all"] == 13
+    for mine, theirs in zip(first["epochs"], second["epochs"], strict=True):
+        assert [len(batch) for batch in mine] == [7] * 12 + [2]
+        assert [len(batch) for batch in theirs] == [6] * 12 + [2]
+        assert sorted(flat(mine) + flat(theirs)) == list(range(160))
+
+
+def test_a_sampler_of_equal_parts_is_refused_for_uneven_shares(tmp_path: Path) -> None:
+    done, noted = run(
+        tmp_path,
+        """
+        from torch.utils.data import DistributedSampler
+        spec = JobSpec(job_id="job", batch_sizes=[13], default_batch_size=13, target_metric=0.9)
+        errors = []
+        bso = BatchSizeOptimizer(spec, uneven=True)
+        for trial in bso.trials():
+            for arguments in ({"sampler": DistributedSampler(numbers)}, {"max_micro_batch_size": 2}):
+                try:
+                    TrainingLoader(numbers, trial, **arguments)
+                except InvalidSetting as error:
+                    errors.append(str(error))
+            break
+        note(errors=errors)
+        """,
+    )
+
+    assert done.returncode == 0, done.stderr
+    for each in noted:
+        equal_parts, micro_batches = each["errors"]
+        assert (
+            "would make different numbers of steps: leave sampler out, and a ProportionalSampler is made" in equal_parts
+        )
+        assert "cannot be divided equally among 2 ranks, as micro batches and trainers need" in micro_batches

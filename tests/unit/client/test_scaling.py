@@ -106,8 +106,8 @@ def test_the_trial_accumulates_its_own_batch_size(bso: BatchSizeOptimizer) -> No
     bso.get_batch_size()
 
     assert bso.trial is not None
-    assert bso.trial.accumulation(16) == Accumulation(micro_batch_size=16, steps=4)
-    assert bso.trial.accumulation() == Accumulation(micro_batch_size=64)
+    assert bso.trial.accumulation(16) == Accumulation(batch_size=64, micro_batch_size=16, steps=4)
+    assert bso.trial.accumulation() == Accumulation(batch_size=64, micro_batch_size=64)
 
 
 def test_a_prime_batch_size_is_warned_of_as_a_waste(caplog: pytest.LogCaptureFixture) -> None:
@@ -203,7 +203,7 @@ def test_a_trial_finds_out_what_fits(bso: BatchSizeOptimizer) -> None:
     gpu = Gpu(fits=20)
 
     assert bso.trial is not None
-    assert bso.trial.accumulation(32, fits=gpu.step) == Accumulation(micro_batch_size=16, steps=4)
+    assert bso.trial.accumulation(32, fits=gpu.step) == Accumulation(batch_size=64, micro_batch_size=16, steps=4)
     assert gpu.tried == [32, 16]
 
 

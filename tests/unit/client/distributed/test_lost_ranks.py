@@ -41,14 +41,21 @@ class LostRanks(TorchRanks):
         return False
 
 
-def rank_0() -> tuple[Driver, SlowTransport, Outbox]:
+class LateRanks(LostRanks):
+    """The other rank does not come to the evaluation."""
+
+    def gather(self, value: Any, *, about: str = "gather") -> list[Any]:
+        raise RankLost("not every rank came")
+
+
+def rank_0(ranks: type[LostRanks] = LostRanks, *, ranks_in_all: int = 2) -> tuple[Driver, SlowTransport, Outbox]:
     transport = SlowTransport()
     outbox = Outbox(transport, journal_of, deliver_earlier=nothing_earlier)
     driver = Driver(
         Step(state=a_training()),
         meter=PooledMeter(Meter(ScriptedMonitor()), before=Consumption(), size=2),
-        exchange=RankExchange(LostRanks()),
-        place=Place(local_batch_size=32, data_parallel_size=2, report_timeout_s=PATIENCE_S),
+        exchange=RankExchange(ranks()),
+        place=Place(local_batch_size=32, data_parallel_size=ranks_in_all, report_timeout_s=PATIENCE_S),
         outbox=outbox,
         on_end=lambda _state: None,
     )
@@ -78,3 +85,14 @@ async def test_a_process_that_ends_while_its_trial_does_ends_it_once() -> None:
     await asyncio.gather(*(driver.finish(Outcome.INTERRUPTED, reason) for reason in ("left", "SIGTERM")))
     assert await outbox.drained(timeout_s=PATIENCE_S)
     assert [type(each.command) for each in transport.came] == [FinishTrial]
+
+
+@pytest.mark.parametrize(("size", "is_uneven"), [(2, False), (3, True)])
+async def test_a_rank_that_does_not_come_may_make_more_steps_where_shares_are_uneven(
+    size: int, *, is_uneven: bool
+) -> None:
+    driver, _transport, _outbox = rank_0(LateRanks, ranks_in_all=size)
+    with pytest.raises(RankLost, match="not every rank came") as lost:
+        await driver.evaluated(driver.measured(0.1))
+    assert ("uneven shares" in str(lost.value)) is is_uneven
+    assert ("ProportionalSampler" in str(lost.value)) is is_uneven
