@@ -89,7 +89,10 @@ def test_what_an_outage_has_left_is_listed_and_delivered(environ: dict[str, str]
 
     [entry] = answered(environ, "journal", "list")
     assert (entry["job_id"], entry["trainings"], entry["is_held"], entry["set_aside"]) == ("nightly", 3, False, [])
-    assert "nightly at sqlite" in bso(environ, "journal", "list").stdout
+    listed = bso(environ, "journal", "list")
+    assert "nightly at sqlite" in listed.stdout
+    assert "`bso journal flush`" in listed.stderr
+    assert "`bso journal drop JOB` deletes them" in listed.stderr
 
     assert answered(environ, "journal", "flush", "--url", url)["delivered"] == entry["commands"]
     assert models(url) == 4
@@ -110,6 +113,23 @@ def test_what_is_kept_for_another_address_is_not_sent(environ: dict[str, str], u
     other = f"sqlite:///{tmp_path / 'other.sqlite'}"
     assert answered(environ, "journal", "flush", "--url", other)["delivered"] == 0
     assert len(answered(environ, "journal", "list")) == 1
+
+
+def test_a_flush_says_for_what_it_waits_what_is_left_and_what_other_addresses_hold(
+    environ: dict[str, str], url: str
+) -> None:
+    away = "amqp://ann:secret@127.0.0.1:9/"
+    train(environ, url, answers=0)
+    train(environ, away, answers=0)
+    kept = {entry["address"]: entry["commands"] for entry in answered(environ, "journal", "list")}
+    done = bso(environ, "journal", "flush", "--url", away, "--timeout", "0.2")
+    assert done.stdout == "0 commands delivered, 0 refused and set aside\n"
+    assert done.returncode == 1
+    address = "amqp://127.0.0.1:9/%2F"
+    said = done.stderr.splitlines()
+    assert f"{kept[address]} commands for {address}: waiting up to 0.2 s for each answer" in said
+    assert any(line.startswith(f"{kept[address]} commands stay where they are: ") for line in said)
+    assert f"{kept[url]} commands of {url} stay: they are delivered to that address only, with BSO_URL or --url" in said
 
 
 def test_what_another_login_has_kept_stays_and_is_named(environ: dict[str, str], url: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +61,11 @@ def list_entries(state_dir: StateDirOption = None, as_json: JsonOption = False) 
             print_result(Text(f"  set aside {latest}: {counted(number, 'command')}: {reason}"), hang=HANG)
     if not found:
         print_notice("nothing is kept: everything was delivered")
+        return
+    print_notice(
+        "the next training of a job delivers its commands, and so does `bso journal flush` with their address "
+        "(BSO_URL, --url); `bso journal drop JOB` deletes them"
+    )
 
 
 @app.command()
@@ -81,8 +86,12 @@ def flush(
     logging.getLogger("bso").setLevel(logging.ERROR)
     places = here(url=url, state_dir=state_dir)
     destination = destination_of(places.optimizer_url)
-    others = _of_other_logins(_chosen(places.state_dir, jobs, None), destination)
+    kept = _chosen(places.state_dir, jobs, None)
     chosen = _chosen(places.state_dir, jobs, destination)
+    waiting = sum(len(one.letters) for one in chosen)
+    if waiting and not as_json:
+        words = f"{counted(waiting, 'command')} for {destination.address}: waiting up to {timeout:g} s for each answer"
+        print_notice(words)
     done = asyncio.run(_flushed(places.optimizer_url, chosen, timeout_s=timeout))
     delivered, set_aside = sum(one.delivered for one in done), sum(one.set_aside for one in done)
     obstacles = sorted({str(one.obstacle) for one in done if one.obstacle is not None})
@@ -91,14 +100,11 @@ def flush(
     else:
         print_result(f"{counted(delivered, 'command')} delivered, {set_aside} refused and set aside")
         for words in obstacles:
-            print_notice(f"the rest stays where it is: {words}")
+            print_notice(f"{counted(waiting - delivered - set_aside, 'command')} stay where they are: {words}")
         if set_aside:
             print_notice("`bso journal list` shows why")
-        for login, number in others.items():
-            print_notice(
-                f"{counted(number, 'command')} of login {login or '(none)'} stay: only that login delivers them, with "
-                "BSO_URL or --url"
-            )
+        for words in _of_others(kept, destination):
+            print_notice(words)
     if obstacles or set_aside:
         raise typer.Exit(FAILURE)
 
@@ -124,13 +130,18 @@ def drop(
     print_answer({"dropped": dropped}, f"{counted(dropped, 'command')} deleted", as_json=as_json)
 
 
-def _of_other_logins(found: Sequence[JournalContents], destination: Destination) -> Mapping[str, int]:
-    """How many commands are kept for this address under other logins, by login."""
-    counts = Counter[str]()
+def _of_others(found: Sequence[JournalContents], destination: Destination) -> Iterator[str]:
+    """What to say of commands that are kept for other logins or addresses."""
+    counts = Counter[tuple[str, str]]()
     for one in found:
-        if one.destination.address == destination.address and one.destination.login != destination.login:
-            counts[one.destination.login] += len(one.letters)
-    return {login: number for login, number in sorted(counts.items()) if number}
+        if one.destination != destination:
+            counts[one.destination.address, one.destination.login] += len(one.letters)
+    for (address, login), number in sorted((+counts).items()):
+        if address == destination.address:
+            whose, who = f"login {login or '(none)'}", "only that login delivers them"
+        else:
+            whose, who = f"{address}{f' as {login}' if login else ''}", "they are delivered to that address only"
+        yield f"{counted(number, 'command')} of {whose} stay: {who}, with BSO_URL or --url"
 
 
 def _chosen(state_dir: Path, jobs: Sequence[str] | None, destination: Destination | None) -> Sequence[JournalContents]:
