@@ -32,6 +32,28 @@ def opener(path: str, flags: int) -> int:
     return os.open(path, flags, FILE_MODE)
 
 
+def denial(path: Path) -> str | None:
+    """Why this process may not use a file and the folder that it is in, or make them; None: it may."""
+    if os.name != "posix":
+        return None
+    existing = [each for each in (path, *path.parents) if os.path.exists(each)]  # noqa: PTH110  # Path's may raise
+    for found in existing[: 2 if existing[0] == path else 1]:
+        if not os.access(found, os.R_OK | os.W_OK | (os.X_OK if found.is_dir() else 0)):
+            it, own = found.stat(), _user(os.geteuid())
+            owner = f"{_user(it.st_uid)} (mode {it.st_mode & 0o777:o})"
+            return f"no permission to read and write {found}: it belongs to {owner}, and this process runs as {own}"
+    return None
+
+
+def _user(number: int) -> str:
+    import pwd  # not on every platform
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
 def rights_of_others(path: Path) -> str | None:
     """The mode of a file or folder that others than its owner may use, as chmod takes it; None: nobody else may."""
     mode = path.stat().st_mode & 0o777

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -11,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from bso.domain.errors import BsoError
-from bso.private_files import rights_of_others
+from bso.private_files import denial, rights_of_others
 from bso_cli.energy_checks import check_energy
 from bso_cli.findings import Finding, Health, broken, note, ok, schema_finding
 from bso_cli.job_checks import check_jobs
@@ -114,12 +113,12 @@ async def check_embedded(places: Places) -> list[Finding]:
 
     path = sqlite_path(database_url(places.optimizer_url))
     require_local(path)
+    if (words := denial(path)) is not None:
+        return [broken("embedded optimizer", words, "give that user the right, or let BSO_URL name another file")]
     try:
         require_existing_file(places.optimizer_url)
     except NothingThere:
         return [_new_file(path)]
-    if not os.access(path, os.R_OK | os.W_OK):
-        return [broken("embedded optimizer", f"{path} is not writable", "give this user the right, or another BSO_URL")]
     store = open_store(places.optimizer_url)
     try:
         await store.ping()
@@ -144,7 +143,7 @@ def _seen_by_others(path: Path, mode: str) -> list[Finding]:
 
 def _new_file(path: Path) -> Finding:
     existing = next(parent for parent in path.parents if parent.exists())
-    if existing.is_dir() and os.access(existing, os.W_OK):
+    if existing.is_dir():
         return ok("embedded optimizer", f"{path} (made at the first training)")
     return broken("embedded optimizer", f"{path} cannot be made in {existing}", "let BSO_URL name another file")
 

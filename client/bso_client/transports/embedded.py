@@ -19,7 +19,7 @@ from bso.domain.identifiers import job_id_for
 from bso.domain.policies import PolicyMissing
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Reply, TrialBegun
 from bso.domain.trial import Outcome
-from bso.private_files import make_folders
+from bso.private_files import denial, make_folders
 from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.service.errors import Conflict, SchemaMissing, StoreNotReady, StoreUnavailable, StoreUnusable
@@ -41,6 +41,7 @@ LOCK_WAIT_S = 0.5
 """So long a statement waits for the lock of the file, in a thread that nothing can interrupt; then it is repeated."""
 _LIMITS = ConnectionLimits(pool_size=2, lock_wait_s=LOCK_WAIT_S)
 _REAPED_AT_ONCE = 100
+_ELSEWHERE = "let BSO_STATE_DIR, or BSO_URL where that is set, name another place"
 
 
 class EmbeddedTransport:
@@ -190,11 +191,12 @@ async def open_embedded(path_or_url: str | Path, *, rules: Rules = _DEFAULT_RULE
     url = _address(path_or_url)
     path = sqlite_path(url)
     require_local(path)
-    _make_folder(path)
-    was_created = not path.exists()
+    with _opening(path):
+        make_folders(path.parent)
+        was_created = not path.exists()
     store = open_store(url.render_as_string(hide_password=False), limits=_LIMITS, has_outbox=False)
     try:
-        with named(path):
+        with _opening(path), named(path):
             await _bring_up_to_date(store, url)
     except BaseException:
         await store.close()
@@ -213,10 +215,21 @@ def named(path: Path) -> Iterator[None]:
             raise
         raise SchemaMissing(f"{path} was there, and is gone: the next process makes a new one") from error
     except StoreUnusable as error:
-        advice = "repair or remove the file, or let BSO_URL or BSO_STATE_DIR name another place"
-        raise StoreUnusable(f"{path}: {error}; {advice}") from error
+        words = denial(path)
+        advice = _ELSEWHERE if words else f"repair or remove the file, or {_ELSEWHERE}"
+        raise StoreUnusable(f"{words or f'{path}: {error}'}; {advice}") from error
     except (StoreUnavailable, Conflict) as error:
         raise type(error)(f"{path}: {error}") from error
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Let errors of the disk say what cannot be made or opened, and what to do. Raises StoreUnusable."""
+    try:
+        yield
+    except OSError as error:
+        words = denial(path) or f"{path} cannot be made, or opened: {error}"
+        raise StoreUnusable(f"{words}; {_ELSEWHERE}") from error
 
 
 async def _bring_up_to_date(store: SqlStore, url: URL) -> None:
@@ -229,14 +242,6 @@ async def _bring_up_to_date(store: SqlStore, url: URL) -> None:
         from bso_migrations import upgrade  # Alembic takes its time, and a file that is up to date does not need it
 
         await upgrade(url.render_as_string(hide_password=False))
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        make_folders(path.parent)
-    except OSError as error:
-        advice = "let BSO_STATE_DIR, or BSO_URL where that is set, name another place"
-        raise StoreUnusable(f"the folder {path.parent} cannot be made: {error}; {advice}") from error
 
 
 def _address(path_or_url: str | Path) -> URL:

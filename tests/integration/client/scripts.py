@@ -48,9 +48,9 @@ class Script:
         if url_file is not None:
             self._environ["BSO_URL_FILE"] = str(url_file)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run it to its end."""
-        command = [sys.executable, str(self.path), *arguments]
+    def run(self, *arguments: str, inside: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        """Run it to its end. ``inside``: the command that runs it, such as ``setpriv``."""
+        command = [*inside, sys.executable, str(self.path), *arguments]
         done = subprocess.run(
             command, env=self._environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )

@@ -2,7 +2,11 @@
 
 import asyncio
 import os
+import pwd
+import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,3 +110,47 @@ async def test_a_file_behind_a_link_is_its_owners_alone(tmp_path: Path, umask: i
     link.symlink_to(disk)
     await upgrade(f"sqlite:///{link}")
     assert stat.S_IMODE(disk.stat().st_mode) == 0o600
+
+
+NOBODY = 65534
+WITHOUT_PRIVILEGES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+"""Runs a command of root's that may not read and write whatever it likes."""
+needs_setpriv = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can give files away, and setpriv be strict"
+)
+
+
+def examined(state: Path) -> str:
+    """What `bso doctor` says of a state directory."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("BSO_")}
+    environ |= {"BSO_STATE_DIR": str(state), "BSO_ENERGY": "assumed"}
+    command = [*WITHOUT_PRIVILEGES, sys.executable, "-m", "bso_cli", "doctor"]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False).stdout
+
+
+@needs_setpriv
+@pytest.mark.parametrize("mode", [0o500, 0o000])
+def test_a_state_directory_that_this_user_cannot_write_is_named_with_its_owner(tmp_path: Path, mode: int) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=mode)
+    done = Script(tmp_path, TRAINING).run(inside=WITHOUT_PRIVILEGES)
+    words = (
+        f"no permission to read and write {state}: it belongs to root (mode {mode:o}), and this process runs as root"
+    )
+    assert f"StoreUnusable: {words}; let BSO_STATE_DIR, or BSO_URL where that is set, name another place" in done.stderr
+    assert "PermissionError:" not in done.stderr
+    assert f"embedded optimizer: {words}" in examined(state)
+
+
+@needs_setpriv
+def test_another_users_file_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert Script(tmp_path, TRAINING).run().returncode == 0
+    path = state / "bso.sqlite"
+    os.chown(path, NOBODY, NOBODY)
+    done = Script(tmp_path, TRAINING).run(inside=WITHOUT_PRIVILEGES)
+    owner = pwd.getpwuid(NOBODY).pw_name
+    words = f"no permission to read and write {path}: it belongs to {owner} (mode 600), and this process runs as root"
+    assert words in done.stderr
+    assert "remove" not in done.stderr
+    assert f"embedded optimizer: {words}" in examined(state)

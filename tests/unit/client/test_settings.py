@@ -220,6 +220,6 @@ def test_a_state_directory_that_cannot_be_made_is_named_with_its_setting(
     monkeypatch.setenv("BSO_STATE_DIR", str(tmp_path / "file" / "state"))
     with (
         BatchSizeOptimizer(job_spec(), hardware=HARDWARE, constant_power=1.0) as bso,
-        pytest.raises(Misconfigured, match=r"state cannot be made: .*; let BSO_STATE_DIR, or BSO_URL"),
+        pytest.raises(Misconfigured, match=r"state.* cannot be made, or opened: .*; let BSO_STATE_DIR, or BSO_URL"),
     ):
         bso.get_batch_size()
