@@ -180,6 +180,9 @@ class Contact:
             extra = {"action": "begin_waits", "job_id": self.job_id}
             if self._is_delivering:
                 logger.warning("the reports of earlier trainings are delivered first", extra=extra)
+            elif not self._has_started and self._journals.destination.address.startswith("sqlite:"):
+                address = self._journals.destination.address
+                logger.warning("%s is being opened; where it is new, it is made first", address, extra=extra)
             else:
                 logger.warning("the optimizer has not answered yet: waiting up to %g s for it", timeout_s, extra=extra)
 
@@ -194,6 +197,7 @@ class Contact:
         if self.outbox.waiting and left_s > 0:
             obstacle = self.outbox.obstacle
             why = "does not answer" if obstacle is None or obstacle is AWAY else obstacle.words
+            why += f" ({self.outbox.last_error})" if self.outbox.last_error else ""
             where = f"not delivered, since the optimizer {why}" if self.outbox.is_away else "still being delivered"
             logger.warning(
                 "%d reports are %s: closing waits up to %.3g s",

@@ -122,6 +122,7 @@ class Driver:
         self._pauses = 0
         self._evaluations: deque[tuple[float, float, float]] = deque(maxlen=_MOST_EVALUATIONS)
         self._is_end_announced = False
+        self._ends_alone = False  # one of several ranks, without the others: no other trial follows in this launch
         self._apply(step)
 
     @property
@@ -330,6 +331,7 @@ class Driver:
         if self.state.has_ended:
             self.acknowledge()
             return
+        self._ends_alone = not (have_met or self._exchange.is_alone)
         consumed = self._meter.stop()
         if is_out_of_memory:
             outcome, reason = Outcome.INFEASIBLE, OUT_OF_MEMORY_REASON
@@ -394,7 +396,7 @@ class Driver:
         if self.state.has_ended and not self._is_end_announced:
             self._is_end_announced = True
             self._meter.own.close()
-            self._say(end_notices(self.state))
+            self._say(end_notices(self.state, ends_launch=self._ends_alone))
             self._on_end(self.state)
 
     # ------------------------------------------------------------------ how the ranks meet

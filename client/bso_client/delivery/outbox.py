@@ -117,7 +117,7 @@ class Outbox:
         self._journal_of = journal_of
         self._deliver_earlier = deliver_earlier
         self._journal: Journal | None = None
-        self._is_journal_broken = False
+        self._journal_error = ""
         self._identities: dict[str, Identity] = {}  # of trainings that were registered late, by their keys
         self._letters: deque[Letter] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -285,10 +285,10 @@ class Outbox:
                 self._journal = self._journal_of(kept.request.job_id)
             self._journal.keep(kept)
         except Exception as error:  # noqa: BLE001  # whatever a disk has, no training ends of it
-            if not self._is_journal_broken:
+            if not self._journal_error:
                 words = "reports cannot be kept on disk (%s: %s): what is not delivered when this process ends is lost"
                 logger.warning(words, type(error).__name__, error, extra={"action": "journal_failed"})
-            self._is_journal_broken = True
+            self._journal_error = f"{type(error).__name__}: {error}"
         else:
             letter.is_kept = letter.is_late = True
 
@@ -318,8 +318,11 @@ class Outbox:
                 extra={"action": "reports_kept", "letters": kept},
             )
         if lost:
-            extra = {"action": "reports_lost", "letters": lost}
-            logger.warning("%d reports could not be delivered and are lost", lost, extra=extra)
+            logger.warning(
+                "%d reports could not be delivered%s, nor kept on disk (%s): they are lost",
+                *(lost, f" ({self.last_error})" if self.last_error else "", self._journal_error),
+                extra={"action": "reports_lost", "letters": lost},
+            )
 
     def _came_through(self) -> None:
         if self._failures and self.obstacle is not AT_QUOTA:

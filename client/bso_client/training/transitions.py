@@ -159,12 +159,18 @@ def why_left(state: TrainingState) -> str:
     )
 
 
-def end_notices(state: TrainingState) -> tuple[Notice, ...]:
-    """What people should read of an end, once all that can be known of it is."""
+def end_notices(state: TrainingState, *, ends_launch: bool = False) -> tuple[Notice, ...]:
+    """What people should read of an end, once all that can be known of it is.
+
+    ``ends_launch``: the ranks have lost each other, and no other trial follows in these processes.
+    """
     found: list[Notice] = []
     facts: dict[str, object] = {"trial_number": state.trial_number, "job_id": state.job_id}
     if reason_code(state.outcome_reason) == OUT_OF_MEMORY:
-        what_next = "going on with a smaller one" if state.should_retry else "no attempt is left"
+        goes_on = (
+            "this launch ends, and the next one takes a smaller one" if ends_launch else "going on with a smaller one"
+        )
+        what_next = goes_on if state.should_retry else "no attempt is left"
         words = f"batch size {state.batch_size} does not fit in memory; {what_next}"
         found.append(Notice(level=logging.WARNING, action="out_of_memory", words=words, facts=facts))
     outcome = "" if state.outcome is None else state.outcome.value

@@ -29,3 +29,5 @@ def test_where_the_others_wait_in_a_collective_it_ends_in_an_error_and_is_still_
     assert first == "RuntimeError"  # the training's own group, once rank 1 has given up
     [trial] = done.trials()
     assert (trial.outcome, reason_code(trial.outcome_reason)) == (Outcome.INFEASIBLE, OUT_OF_MEMORY)
+    assert "does not fit in memory; this launch ends, and the next one takes a smaller one" in done.printed
+    assert "going on with a smaller one" not in done.printed

@@ -111,6 +111,7 @@ async def test_at_the_end_of_a_process_a_gap_is_better_than_nothing(
     assert kept_in(tmp_path) == [ReportEpoch, FinishTrial]
     said = {getattr(record, "action", ""): record for record in caplog.records}
     assert said["reports_lost"].letters == 1  # type: ignore[attr-defined]
+    assert "nor kept on disk (OSError: " in said["reports_lost"].getMessage()
 
 
 async def test_letters_whose_replies_nobody_waits_for_are_kept_as_soon_as_a_report_would_be(tmp_path: Path) -> None:
