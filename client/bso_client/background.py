@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import functools
 import logging
@@ -41,9 +42,8 @@ class LoopThread:
             future.cancel()
             raise
 
-    def settle(self, coroutine: Coroutine[Any, Any, Any], *, timeout_s: float) -> None:
-        """Run a coroutine there to its end, or for ``timeout_s``, whatever signal handlers raise here meanwhile."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+    def settle(self, future: concurrent.futures.Future[Any], *, timeout_s: float) -> None:
+        """Wait for what runs there to end, or for ``timeout_s``, whatever signal handlers raise here meanwhile."""
         deadline = time.monotonic() + timeout_s
         while not future.done() and (left_s := deadline - time.monotonic()) > 0:
             try:
@@ -55,9 +55,16 @@ class LoopThread:
             raise TimeoutError
         future.result()
 
-    def start_soon(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def start_soon(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine there and do not wait."""
-        asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+        return asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+
+    def cancel(self, future: concurrent.futures.Future[Any], *, timeout_s: float) -> None:
+        """Cancel what runs there, and wait until nothing does any more, or for ``timeout_s``."""
+        future.cancel()
+        over = self.start_soon(_others_end())
+        with contextlib.suppress(TimeoutError, KeyboardInterrupt):
+            over.result(timeout_s)
 
     def stop(self, *, timeout_s: float) -> None:
         """End loop and thread, if they were ever started. A later use starts new ones."""
@@ -79,6 +86,12 @@ class LoopThread:
                 thread.start()
                 self._loop, self._thread = loop, thread
             return self._loop
+
+
+async def _others_end() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others)
 
 
 def in_thread(function: Callable[[], T], *, name: str) -> concurrent.futures.Future[T]:

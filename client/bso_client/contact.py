@@ -160,13 +160,15 @@ class Contact:
             notice.cancel()
 
     async def close(self, *, timeout_s: float) -> None:
-        """Deliver what is left within the time, and let go of the connection."""
-        await self.outbox.drained(timeout_s=timeout_s)
-        if self._renewing is not None:
-            self._renewing.cancel()
-        await self.outbox.close()
-        await self._transport.close()
-        self._has_started = False
+        """Deliver what is left within the time, and let go of the connection. Cancelled, it keeps what is left."""
+        try:
+            await self.outbox.drained(timeout_s=timeout_s)
+        finally:
+            if self._renewing is not None:
+                self._renewing.cancel()
+            await self.outbox.close()
+            await self._transport.close()
+            self._has_started = False
 
     def _next_trial(self) -> None:
         last, self._current = self._current, None
@@ -200,7 +202,7 @@ class Contact:
             why += f" ({self.outbox.last_error})" if self.outbox.last_error else ""
             where = f"not delivered, since the optimizer {why}" if self.outbox.is_away else "still being delivered"
             logger.warning(
-                "%d reports are %s: closing waits up to %.3g s",
+                "%d reports are %s: closing waits up to %.3g s; Ctrl-C ends the wait, and what is left is kept",
                 *(self.outbox.waiting, where, left_s),
                 extra={"action": "closing_waits", "job_id": self.job_id, "letters": self.outbox.waiting},
             )

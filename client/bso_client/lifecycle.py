@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import weakref
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from bso.domain.trial import Outcome
@@ -50,14 +51,21 @@ class Shell:
     def __init__(self, session: Closeable, thread: LoopThread) -> None:
         self.session = session
         self.thread = thread
+        self._closing: Future[Any] | None = None  # once nobody holds the optimizer any more
 
     def close(self, *, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
         """End, deliver and disconnect within the time; never raises."""
-        if not self.session.is_open:
+        closing = self._closing
+        if closing is None and not self.session.is_open:
             return
         try:
-            closing = self.session.close(timeout_s=timeout_s, reason=reason, outcome=outcome)
+            if closing is None:
+                ending = self.session.close(timeout_s=timeout_s, reason=reason, outcome=outcome)
+                closing = self.thread.start_soon(ending)
             self.thread.settle(closing, timeout_s=timeout_s + _MARGIN_S)
+        except KeyboardInterrupt:  # a second Ctrl-C, while the first one's end is delivered
+            assert closing is not None
+            self.thread.cancel(closing, timeout_s=_MARGIN_S)
         except TimeoutError:
             logger.warning("no time was left to report the end of the training", extra={"action": "close_timeout"})
         except Exception:
@@ -65,12 +73,19 @@ class Shell:
         self.thread.stop(timeout_s=_MARGIN_S)
 
     def abandon(self) -> None:
-        """Close without waiting: nobody holds the optimizer any more."""
-        if self in _shells:
+        """Close without waiting: nobody holds the optimizer any more. The end of the process waits for it."""
+        if self not in _shells or self._closing is not None:
+            return
+        if not self.session.is_open:
             _shells.remove(self)
-            if self.session.is_open:
-                closing = self.session.close(timeout_s=CLOSE_TIMEOUT_S, reason="the optimizer was given up")
-                self.thread.start_soon(closing)
+            return
+        closing = self.session.close(timeout_s=CLOSE_TIMEOUT_S, reason="the optimizer was given up")
+        self._closing = self.thread.start_soon(closing)
+        self._closing.add_done_callback(self._forget)
+
+    def _forget(self, _: object) -> None:
+        with contextlib.suppress(ValueError):  # the end of the process has it already
+            _shells.remove(self)
 
 
 class Closing(Protocol):
@@ -117,8 +132,9 @@ def _at_exit() -> None:
 
 def _close_all(*, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
     _ignore_sigchld()
-    while _shells:
-        _shells.pop().close(timeout_s=timeout_s, reason=reason, outcome=outcome)
+    with contextlib.suppress(IndexError):  # the last one may be forgotten meanwhile, in its own thread
+        while _shells:
+            _shells.pop().close(timeout_s=timeout_s, reason=reason, outcome=outcome)
 
 
 def _ignore_sigchld() -> None:

@@ -128,7 +128,10 @@ class Session:
             await self.driver.finish(*end_of_unstarted(self.driver.state))
 
     async def close(self, *, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
-        """End what runs, deliver what is left within the time, and disconnect. A later use is for the same job."""
+        """End what runs, deliver what is left within the time, and disconnect. A later use is for the same job.
+
+        Cancelled, it delivers nothing more, and keeps what is left.
+        """
         if self.is_copy:
             return
         self.settings = replace(self.settings, job_id=self.job_id)
@@ -138,12 +141,17 @@ class Session:
         instruments, self._instruments = self._instruments, None
         deadline = asyncio.get_running_loop().time() + timeout_s
         with contextlib.nullcontext() if contact is None else contact.closing(timeout_s=timeout_s):
-            if driver is not None:
-                if not driver.state.has_started and outcome is Outcome.INTERRUPTED:
-                    outcome, reason = end_of_unstarted(driver.state, reason)
-                await driver.finish(outcome, reason, timeout_s=timeout_s)
-            if contact is not None:
-                await contact.close(timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
+            try:
+                if driver is not None:
+                    if not driver.state.has_started and outcome is Outcome.INTERRUPTED:
+                        outcome, reason = end_of_unstarted(driver.state, reason)
+                    await driver.finish(outcome, reason, timeout_s=timeout_s)
+            except asyncio.CancelledError:
+                deadline = 0.0
+                raise
+            finally:
+                if contact is not None:
+                    await contact.close(timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
         if group is not None:
             group.close()
         if instruments is not None:

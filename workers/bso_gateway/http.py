@@ -52,8 +52,8 @@ IDEMPOTENCY_KEY: Mapping[str, Any] = {
     "required": False,
     "schema": {"type": "string", "format": "uuid"},
     "description": "A request that is sent again with the same key gets the answer that it got first. Make a new UUID "
-    "for each request: one with a used key is refused (409) where its job, its kind, its trial or its epoch differs, and "
-    "else gets that first answer, whatever its body says.",
+    "for each request: one with a used key is refused (409) where its job, its kind, its trial or its epoch differs, "
+    "and else gets that first answer, whatever its body says.",
 }
 RETRY_AFTER: Mapping[str, Any] = {
     "schema": {"type": "integer"},

@@ -94,7 +94,7 @@ class RestApi:
             ),
             ("/queries", self.query, "QueryMessage", "send_query", "Any query, as a message; its page as one"),
         ):
-            said = description.message(asked, "AnswerMessage") | {"operation_id": operation_id}
+            said: dict[str, Any] = {**description.message(asked, "AnswerMessage"), "operation_id": operation_id}
             router.add_api_route(path, passed_on, methods=["POST"], summary=summary, response_class=Response, **said)
         for path, page, answered, operation_id, summary in (
             ("/jobs", self.jobs, "ListedJobs", "list_jobs", "The jobs that may be read, by id"),
@@ -118,7 +118,8 @@ class RestApi:
                 "What was measured under several power limits",
             ),
         ):
-            said = description.page(answered, is_streamed=path.endswith("/events")) | {"operation_id": operation_id}
+            is_streamed = path.endswith("/events")
+            said = {**description.page(answered, is_streamed=is_streamed), "operation_id": operation_id}
             router.add_api_route(path, page, methods=["GET"], summary=summary, response_class=Response, **said)
         return router
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 from bso.domain.progress import MOST_REPORTED, epochs
 from bso_client.errors import InvalidReport, WrongOrder
@@ -54,7 +54,7 @@ def _metric_of(metric: SupportsFloat) -> float:
     """A metric as a float, from whatever holds one number, which text does not. Raises InvalidReport."""
     item = getattr(metric, "item", None)  # of a tensor, or of an array, which float() takes in fewer cases
     try:
-        number = item() if callable(item) else metric
+        number: Any = item() if callable(item) else metric
         if not isinstance(number, (str, bytes, bytearray)):
             return float(number)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:

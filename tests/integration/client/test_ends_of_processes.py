@@ -146,6 +146,23 @@ KEPT = """
 """
 
 
+def test_a_second_ctrl_c_ends_the_wait_for_reports_and_they_are_kept(tmp_path: Path) -> None:
+    assert Script(tmp_path, FLAT).run().returncode == 0
+    nowhere = Script(tmp_path, FLAT + WAIT, url="amqp://ann:secret@127.0.0.1:1/bso")
+    with nowhere.running() as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "Ctrl-C ends the wait" in line:
+                process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == -signal.SIGINT
+    text = "".join(said)
+    assert "Exception ignored" not in text
+    assert "reports could not be delivered: they are kept in" in text
+
+
 @pytest.mark.parametrize(
     ("body", "code", "outcome"),
     [

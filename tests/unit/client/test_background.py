@@ -33,7 +33,7 @@ def test_a_signal_handler_may_use_the_loop_that_its_own_thread_is_starting(
 
     def handle(number: int, frame: object) -> None:
         handled.append("before")
-        loop_thread.settle(nothing(), timeout_s=PATIENCE_S)
+        loop_thread.settle(loop_thread.start_soon(nothing()), timeout_s=PATIENCE_S)
         handled.append("after")
 
     before = signal.signal(signal.SIGUSR1, handle)
