@@ -35,8 +35,8 @@ _ByPlace = Mapping[int, tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """Of one batch size, all in logarithms. ``cost`` is ln of the expected cost [J] of a run that converges, its noise
-    and the failures that precede a converged run included.
+    """Of one batch size, all in logarithms. ``cost`` is ln of the expected cost [J] of a model, noise and the failed
+    runs before the one that converges included; ``converged_cost`` is that of the latter alone.
 
     ``epochs`` and ``epoch_cost`` are means over runs, each believed with a ``variance``; ``noise`` is the variance of
     ln epochs between runs, ``cost_noise`` that of ln epoch cost, ``fails`` the probability that a run never converges.
@@ -49,6 +49,7 @@ class Belief:
     epoch_cost_variance: float
     cost_noise: float
     fails: float
+    converged_cost: float
     cost: float
     is_tried: bool
     has_converged: bool
@@ -93,6 +94,8 @@ class Beliefs:
     ) -> None:
         self.default_batch_size, self.min_saving = spec.default_batch_size, spec.min_saving
         self.may_stop = spec.early_stopping and spec.beta_knob is not None
+        self._most_epochs = math.log(spec.max_epochs)
+        self._bound = math.log(spec.beta_knob) if self.may_stop and spec.beta_knob is not None else math.inf
         others = () if elsewhere is None else elsewhere.records
         known = {*epochs.records, *costs.records, *costs.probes, *others}
         self.sizes = tuple(sorted({*spec.batch_sizes, *known, spec.default_batch_size}))
@@ -227,10 +230,13 @@ class Beliefs:
     def _believe(self, batch_size: int) -> Belief:
         i, record = self._index[batch_size], self._epochs.record(batch_size)
         # Equation 6 of docs/curve.md.
-        failures = (_FAILURES_GUESSED + record.failed) / (_RUNS_GUESSED + record.failed + record.converged)
-        fails = min(failures, _MOST_LIKELY_TO_FAIL)
+        runs = _RUNS_GUESSED + record.failed + record.converged
+        fails = min((_FAILURES_GUESSED + record.failed) / runs, _MOST_LIKELY_TO_FAIL)
         epochs, noise = self._epochs_means[i], self._noise[batch_size]
         epoch_cost, cost_noise = self._cost_beliefs.means[i], self._cost_beliefs.noise
+        converged_cost = epochs + epoch_cost + 0.5 * (noise + cost_noise)
+        failed = normal.exp(max(0.0, min(self._bound, self._most_epochs - epochs - 0.5 * noise)))
+        more = (failed - 1.0) * min(record.failed / runs, fails)  # than if a failed run cost as much as another
         return Belief(
             epochs=epochs,
             variance=self._epochs_variances[i],
@@ -239,8 +245,9 @@ class Beliefs:
             epoch_cost_variance=self._cost_beliefs.variances[i],
             cost_noise=cost_noise,
             fails=fails,
+            converged_cost=converged_cost,
             # Equation 7 of docs/curve.md.
-            cost=epochs + epoch_cost + 0.5 * (noise + cost_noise) - math.log1p(-fails),
+            cost=converged_cost + math.log((1.0 + more) / (1.0 - fails)),
             is_tried=self._costs.record(batch_size).is_known or record.looks > 0 or batch_size in self._running,
             has_converged=record.has_converged,
         )

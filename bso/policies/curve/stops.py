@@ -57,13 +57,14 @@ class Prospect:
 
 
 def bound_of(best: Belief, *, beta: float, aborts: int, rise: float = 0.0) -> float:
-    """The cost [J] above which a trial is stopped: ``beta`` times what the incumbent (``best``) is expected to cost.
+    """The cost [J] above which a trial is stopped: ``beta`` times what a converged run of the incumbent (``best``)
+    is expected to cost.
 
     Its own trials get twice that for each of the ``aborts`` of the recurrence, so that some trial always ends; others
     have none. ``rise``: ln of the factor by which epoch costs have risen since.
     """
     # Equation 12 of docs/curve.md.
-    return beta * normal.exp(best.cost + rise) * 2.0 ** min(aborts, _MOST_DOUBLINGS)
+    return beta * normal.exp(best.converged_cost + rise) * 2.0 ** min(aborts, _MOST_DOUBLINGS)
 
 
 def why_to_stop(compared: Comparison, underway: Underway, *, recurrences: int, rise: float) -> str | None:
