@@ -38,6 +38,8 @@ def denial(path: Path) -> str | None:
         return None
     existing = [each for each in (path, *path.parents) if os.path.exists(each)]  # noqa: PTH110  # Path's may raise
     for found in existing[: 2 if existing[0] == path else 1]:
+        if os.statvfs(found).f_flag & os.ST_RDONLY:
+            return f"{found} is on a read-only file system"
         if not os.access(found, os.R_OK | os.W_OK | (os.X_OK if found.is_dir() else 0)):
             it, own = found.stat(), _user(os.geteuid())
             owner = f"{_user(it.st_uid)} (mode {it.st_mode & 0o777:o})"

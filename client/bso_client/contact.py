@@ -202,7 +202,7 @@ class Contact:
             why += f" ({self.outbox.last_error})" if self.outbox.last_error else ""
             where = f"not delivered, since the optimizer {why}" if self.outbox.is_away else "still being delivered"
             logger.warning(
-                "%d reports are %s: closing waits up to %.3g s; Ctrl-C ends the wait, and what is left is kept",
+                "%d reports are %s: closing waits up to %.3g s; Ctrl-C ends the wait",
                 *(self.outbox.waiting, where, left_s),
                 extra={"action": "closing_waits", "job_id": self.job_id, "letters": self.outbox.waiting},
             )

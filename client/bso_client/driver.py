@@ -65,8 +65,9 @@ _MOST_EVALUATIONS = 1000
 _END_NOTE, _CHECKPOINT_NOTE, _ERROR_NOTE = "out-of-memory", "checkpoint", "error"
 _MOST_AT_ONCE_S = 10.0  # ranks probe, which is far below the timeout of any exchange of theirs
 _UNEVEN_STEPS = (
-    "batch size {} has uneven shares: ranks that load as many samples (DistributedSampler) make different numbers of "
-    "steps then, and wait for each other: divide the samples by a ProportionalSampler (bso_client.integrations.torch)"
+    "batch size {} has uneven shares: if the loaders give all ranks as many samples (DistributedSampler), these make "
+    "different numbers of steps, and wait for each other: a ProportionalSampler (bso_client.integrations.torch) gives "
+    "each rank its share"
 )
 _GRACE_S = 3.0  # for the others to come and learn of an error, before it goes its way
 
@@ -336,14 +337,16 @@ class Driver:
         if is_out_of_memory:
             outcome, reason = Outcome.INFEASIBLE, OUT_OF_MEMORY_REASON
         step = ended(self.state, outcome, reason, consumed=consumed)
-        if self._outbox is None:
-            await self._speak_for_rank_0(step.state)
-            self._state = replace(step.state, should_retry=False)
-        else:
-            letters = self._apply(step)
-            await self._outbox.answer(letters[-1], timeout_s=timeout_s or self.place.report_timeout_s)
-            self._absorb(tuple(self._inbox))
-        self._settle()
+        try:
+            if self._outbox is None:
+                await self._speak_for_rank_0(step.state)
+                self._state = replace(step.state, should_retry=False)
+            else:
+                letters = self._apply(step)
+                await self._outbox.answer(letters[-1], timeout_s=timeout_s or self.place.report_timeout_s)
+                self._absorb(tuple(self._inbox))
+        finally:
+            self._settle()
 
     # ------------------------------------------------------------------ what the optimizer does
 

@@ -54,7 +54,7 @@ class Shell:
         self._closing: Future[Any] | None = None  # once nobody holds the optimizer any more
 
     def close(self, *, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
-        """End, deliver and disconnect within the time; never raises."""
+        """End, deliver and disconnect within the time. Raises only what a signal does: the rest is kept then."""
         closing = self._closing
         if closing is None and not self.session.is_open:
             return
@@ -63,9 +63,11 @@ class Shell:
                 ending = self.session.close(timeout_s=timeout_s, reason=reason, outcome=outcome)
                 closing = self.thread.start_soon(ending)
             self.thread.settle(closing, timeout_s=timeout_s + _MARGIN_S)
-        except KeyboardInterrupt:  # a second Ctrl-C, while the first one's end is delivered
-            assert closing is not None
-            self.thread.cancel(closing, timeout_s=_MARGIN_S)
+        except KeyboardInterrupt:
+            if closing is not None:
+                self.thread.cancel(closing, timeout_s=_MARGIN_S)
+            self.thread.stop(timeout_s=_MARGIN_S)
+            raise
         except TimeoutError:
             logger.warning("no time was left to report the end of the training", extra={"action": "close_timeout"})
         except Exception:
@@ -81,9 +83,9 @@ class Shell:
             return
         closing = self.session.close(timeout_s=CLOSE_TIMEOUT_S, reason="the optimizer was given up")
         self._closing = self.thread.start_soon(closing)
-        self._closing.add_done_callback(self._forget)
+        self._closing.add_done_callback(self._closed)
 
-    def _forget(self, _: object) -> None:
+    def _closed(self, _: object) -> None:
         with contextlib.suppress(ValueError):  # the end of the process has it already
             _shells.remove(self)
 
@@ -132,9 +134,11 @@ def _at_exit() -> None:
 
 def _close_all(*, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
     _ignore_sigchld()
-    with contextlib.suppress(IndexError):  # the last one may be forgotten meanwhile, in its own thread
+    with contextlib.suppress(IndexError):  # the last one may be closed meanwhile, in its own thread
         while _shells:
-            _shells.pop().close(timeout_s=timeout_s, reason=reason, outcome=outcome)
+            shell = _shells.pop()
+            with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C ends the wait for what the first one began
+                shell.close(timeout_s=timeout_s, reason=reason, outcome=outcome)
 
 
 def _ignore_sigchld() -> None:

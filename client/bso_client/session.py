@@ -130,7 +130,7 @@ class Session:
     async def close(self, *, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
         """End what runs, deliver what is left within the time, and disconnect. A later use is for the same job.
 
-        Cancelled, it delivers nothing more, and keeps what is left.
+        Cancelled, it delivers nothing more; what was to be delivered is kept.
         """
         if self.is_copy:
             return
@@ -150,12 +150,14 @@ class Session:
                 deadline = 0.0
                 raise
             finally:
-                if contact is not None:
-                    await contact.close(timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
-        if group is not None:
-            group.close()
-        if instruments is not None:
-            instruments.close()
+                try:
+                    if contact is not None:
+                        await contact.close(timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
+                finally:
+                    if group is not None:
+                        group.close()
+                    if instruments is not None:
+                        instruments.close()
 
     def current(self, method: str) -> Driver:
         """The training that a flat method is about. Raises WrongOrder, NotInThisProcess."""

@@ -57,10 +57,10 @@ class Command:
         """Run to a good end; the JSON objects that it printed, one a line."""
         return [json.loads(line) for line in self.ok(*arguments, **environment).splitlines()]
 
-    def refused(self, *arguments: object, **environment: str) -> str:
+    def refused(self, *arguments: object, code: int = 1, **environment: str) -> str:
         """Run to a bad end; the one sentence that says why."""
         done = self(*arguments, **environment)
-        assert done.returncode == 1, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return " ".join(done.stderr.split())
 

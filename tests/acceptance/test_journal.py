@@ -92,7 +92,7 @@ def test_what_an_outage_has_left_is_listed_and_delivered(environ: dict[str, str]
     listed = bso(environ, "journal", "list")
     assert "nightly at sqlite" in listed.stdout
     assert "`bso journal flush`" in listed.stderr
-    assert "`bso journal drop JOB` deletes them" in listed.stderr
+    assert "`bso journal drop JOB` deletes" in listed.stderr
 
     assert answered(environ, "journal", "flush", "--url", url)["delivered"] == entry["commands"]
     assert models(url) == 4
@@ -128,7 +128,7 @@ def test_a_flush_says_for_what_it_waits_what_is_left_and_what_other_addresses_ho
     address = "amqp://127.0.0.1:9/%2F"
     said = done.stderr.splitlines()
     assert f"{kept[address]} commands for {address}: waiting up to 0.2 s for each answer" in said
-    assert any(line.startswith(f"{kept[address]} commands stay where they are: ") for line in said)
+    assert f"still to be delivered: {kept[address]} commands" in said
     assert f"{kept[url]} commands of {url} stay: they are delivered to that address only, with BSO_URL or --url" in said
 
 

@@ -247,11 +247,11 @@ def test_a_second_ctrl_c_kills_a_training_that_does_not_end(bso: Command, tmp_pa
     process, terminal = bso.start_in_terminal("recur", 1, "--grace", 600, "--", "bash", "-c", script)
     eventually(reached.exists)
     os.write(terminal, b"\x03")
-    shown = ""
-    while "waiting up to 10 min 00 s for the training to end; Ctrl-C again kills it" not in shown:
-        shown += os.read(terminal, 4096).decode()
+    begun = b""
+    while b"waiting up to 10 min 00 s for the training to end; Ctrl-C again kills it" not in begun:
+        begun += os.read(terminal, 4096)
     os.write(terminal, b"\x03")
-    shown += read_to_the_end(terminal)
+    shown = read_to_the_end(terminal)
     assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
     assert "launch 1 did not end after SIGINT, and SIGINT came again: killed" in shown
 

@@ -186,7 +186,7 @@ def live(login_url: str, amqp_url: str) -> set[str]:
 
 @pytest.mark.parametrize("command", ["migrate", "replay verify toy", "events prune --before 1d --export x --yes"])
 def test_with_the_broker_alone_the_others_say_what_they_need(bso: Command, command: str) -> None:
-    said = bso.refused(*command.split(), BSO_URL="amqp://guest:guest@127.0.0.1:1/")
+    said = bso.refused(*command.split(), code=2, BSO_URL="amqp://guest:guest@127.0.0.1:1/")
     assert "reads the database" in said
     assert "BSO_DATABASE_URL" in said
 

@@ -34,7 +34,9 @@ def _hide_passwords() -> None:
     from bso.credentials import has_password, hide_passwords_of
 
     own = [word.partition("=")[2] if word.startswith("--") else word for word in takewhile("--".__ne__, sys.argv[1:])]
-    own = [word for word in own if "://" in word or not word.rpartition("@")[2].lstrip("-").isdecimal()]  # no drift
+    own = [
+        word for word in own if "://" in word or not word.rpartition("@")[2].lstrip("-").isdecimal()
+    ]  # a drift has an @, too
     hide_passwords_of(*own, *(text for name, text in os.environ.items() if name.startswith(("BSO_", "ZEUS_BSO_"))))
     if any(map(has_password, own)):
         sys.stderr.write(

@@ -114,7 +114,13 @@ async def check_embedded(places: Places) -> list[Finding]:
     path = sqlite_path(database_url(places.optimizer_url))
     require_local(path)
     if (words := denial(path)) is not None:
-        return [broken("embedded optimizer", words, "give that user the right, or let BSO_URL name another file")]
+        return [
+            broken(
+                "embedded optimizer",
+                words,
+                "give this user the right to write there, or let BSO_URL or BSO_STATE_DIR name another place",
+            )
+        ]
     try:
         require_existing_file(places.optimizer_url)
     except NothingThere:

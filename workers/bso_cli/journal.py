@@ -62,10 +62,12 @@ def list_entries(state_dir: StateDirOption = None, as_json: JsonOption = False) 
     if not found:
         print_notice("nothing is kept: everything was delivered")
         return
-    print_notice(
-        "the next training of a job delivers its commands, and so does `bso journal flush` with their address "
-        "(BSO_URL, --url); `bso journal drop JOB` deletes them"
-    )
+    if any(one.letters for one in found):
+        print_notice(
+            "the next training of a job delivers its commands, and so does `bso journal flush` with their address "
+            "(BSO_URL, --url)"
+        )
+    print_notice("`bso journal drop JOB` deletes what is kept or set aside")
 
 
 @app.command()
@@ -100,7 +102,9 @@ def flush(
     else:
         print_result(f"{counted(delivered, 'command')} delivered, {set_aside} refused and set aside")
         for words in obstacles:
-            print_notice(f"{counted(waiting - delivered - set_aside, 'command')} stay where they are: {words}")
+            print_notice(words)
+        if (left := waiting - delivered - set_aside) and obstacles:
+            print_notice(f"still to be delivered: {counted(left, 'command')}")
         if set_aside:
             print_notice("`bso journal list` shows why")
         for words in _of_others(kept, destination):

@@ -161,7 +161,7 @@ class RestApi:
         if not isinstance(given, dict):
             raise HttpError(422, "expected a JSON object", kind="invalid_body")
         differing = {
-            name: f"is {given[name]!r} in the body, and {text} in the path"
+            name: f"is {str(given[name])[:60]!r} in the body, and {text[:60]!r} in the path"
             for name, text in request.path_params.items()
             if str(given.get(name, text)) != text
         }

@@ -20,7 +20,8 @@ _FIELDS: Mapping[str, str] = {
     "default_batch_size": "The one of batch_sizes that is used today: the exploration begins there.",
     "policy": "The name of the policy that chooses batch sizes.",
     "eta_knob": "What is saved: 1 is energy alone, 0 time alone.",
-    "beta_knob": "A trial is stopped once it costs more than so many times the cheapest that converged; null: none is.",
+    "beta_knob": "A trial is stopped once it costs more than so many times what the cheapest batch size costs; null: "
+    "no trial is.",
     "target_metric": "The validation metric at which a training has converged.",
     "higher_is_better_metric": "Whether a higher metric is a better one.",
     "max_epochs": "The number of epochs after which a training has not converged.",
@@ -29,13 +30,13 @@ _FIELDS: Mapping[str, str] = {
     "or more); 0: from all.",
     "mab_prior_mean": "A knob of pruning_thompson: the mean of its prior of costs [J].",
     "mab_prior_precision": "A knob of pruning_thompson: the precision of that prior.",
-    "mab_num_explorations": "A knob of pruning_thompson: how often each batch size is tried before.",
-    "mab_seed": "A knob of pruning_thompson: the seed of its draws; null: none is set.",
+    "mab_num_explorations": "A knob of pruning_thompson: how often each batch size is tried in its exploration.",
+    "mab_seed": "A knob of pruning_thompson: the seed of its draws; null: the optimizer draws one.",
     "version": "Free text; with another one another version of the job starts, or goes on.",
     "cost_budget": "The most that a trial may cost [J] while nothing has converged; null: there is no bound.",
     "early_stopping": "Whether trials may be stopped for their cost.",
     "max_attempts": "How many trials one recurrence may have.",
-    "min_saving": "The least share of the cost for which a policy that minds it changes the batch size.",
+    "min_saving": "Another batch size is chosen for good only if it saves at least this share of the cost.",
     "probing_budget": "The share of a training's time that probing other batch sizes may take.",
 }
 _MORE: Mapping[str, Mapping[str, Any]] = {

@@ -162,7 +162,7 @@ class Beliefs:
         return max(near, key=self._experience, default=None)
 
     def expectation(self, batch_size: int) -> Expectation:
-        """The expected cost [J] of a run that converges, and how uncertain that expectation is."""
+        """The expected cost [J] of a model, failed runs before it included, and how uncertain that expectation is."""
         belief = self._believed[batch_size]
         cost = normal.exp(belief.cost)
         variance = belief.variance + belief.epoch_cost_variance

@@ -202,7 +202,7 @@ class Record:
         """What is known of a batch size; None of one of which no cost to the target is known."""
         if self.cheapest is None or self.why_unknown(batch_size) or batch_size in self.infeasible:
             return None
-        cost, factor = self._mean_cost(batch_size), math.exp(self._half(self._variance(batch_size)))
+        cost, factor = self._mean_cost(batch_size), math.exp(self._half(*self._variances(batch_size)))
         if cost is None:
             longest = self._cost(batch_size, max(run.epochs for run in self.runs_of(batch_size)))
             is_higher = self._is_visible(batch_size, longest)
@@ -219,22 +219,29 @@ class Record:
         least = self._mean_cost(self.cheapest)
         if not cost or not least:
             return False
-        variance = self._variance(batch_size, more=more) + self._variance(self.cheapest)
-        return math.log(cost / least) > self._half(variance)
+        own, other = self._variances(batch_size, more=more), self._variances(self.cheapest)
+        return math.log(cost / least) > self._half(own[0] + other[0], own[1] + other[1])
 
-    def _half(self, variance: float) -> float:
-        """Half the interval that holds ln of a mean cost with 95 %."""
-        return deviations_of_95(self.epochs_spread.freedom + self.cost_spread.freedom) * math.sqrt(variance)
+    def _half(self, of_epochs: float, of_cost: float) -> float:
+        """Half the interval that holds ln of a mean cost with 95 %, from the variances of its parts.
 
-    def _variance(self, batch_size: int, *, more: int = 0) -> float:
-        """Of ln of the mean cost, if there were so many more trainings.
+        Its degrees of freedom are those of Welch (1947): nearly those of the larger part alone.
+        """
+        total = of_epochs + of_cost
+        if not total:
+            return 0.0
+        freedom = total**2 / (of_epochs**2 / self.epochs_spread.freedom + of_cost**2 / self.cost_spread.freedom)
+        return deviations_of_95(freedom) * math.sqrt(total)
+
+    def _variances(self, batch_size: int, *, more: int = 0) -> tuple[float, float]:
+        """Of the means of ln epochs and of ln epoch cost, if there were so many more trainings.
 
         Where none has converged, the longest of those that were stopped shows it.
         """
         found = self._ln_epochs.get(batch_size)
         converged = 1.0 if found is None else found.weight
         priced = sum(run.priced_epochs > 0.0 for run in self.runs_of(batch_size))
-        return self.epochs_spread.variance / (converged + more) + self.cost_spread.variance / (priced + more)
+        return self.epochs_spread.variance / (converged + more), self.cost_spread.variance / (priced + more)
 
     @cached_property
     def _ln_epochs(self) -> dict[int, CensoredMean]:

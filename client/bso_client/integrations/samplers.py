@@ -18,7 +18,8 @@ class ProportionalSampler(Sampler):  # type: ignore[misc]  # torch is Any where 
 
     ``batch_size`` is ``trial.batch_size``, the samples of one step of all ranks: the DataLoader beside it takes
     ``trial.local_batch_size``. No sample is loaded twice. What is left for the last batch of an epoch is divided in the
-    same way; it is left out with ``drop_last``, and where it has fewer samples than there are ranks.
+    same way; it is left out with ``drop_last``, and where it has fewer samples than there are ranks. ``drop_last`` is
+    this sampler's: a DataLoader that drops what is not a full batch does so on some ranks alone.
 
     ``num_replicas`` and ``rank`` are as for a DistributedSampler: by default those of torch.distributed. So are
     ``shuffle`` and ``seed``, which must be the same on every rank; call ``set_epoch`` before each epoch. Raises
@@ -42,6 +43,7 @@ class ProportionalSampler(Sampler):  # type: ignore[misc]  # torch is Any where 
         self.shuffle = shuffle
         self.seed = seed
         self.epoch = 0
+        self.drop_last = drop_last
         self._batch_size = batch_size
         self._samples = len(dataset)
         left = self._samples % batch_size
@@ -91,7 +93,13 @@ def divided_among_ranks(
     if ranks.size == 1 or isinstance(dataset, IterableDataset):
         return dict(arguments)
     is_uneven = batch_size is not None and batch_size % world_size > 0
-    if _is_divided(arguments.get("sampler"), ranks.size, is_uneven=is_uneven):
+    sampler, drop_last = arguments.get("sampler"), bool(arguments.get("drop_last"))
+    if _is_divided(sampler, ranks.size, is_uneven=is_uneven):
+        if isinstance(sampler, ProportionalSampler) and drop_last and not sampler.drop_last:
+            raise InvalidSetting(
+                "with drop_last=True of the loader some ranks would drop the last batch, and others not: pass "
+                "drop_last=True to the ProportionalSampler"
+            )
         return dict(arguments)
     if world_size != ranks.size:
         kind = "ProportionalSampler(dataset, trial.batch_size, " if is_uneven else "DistributedSampler(dataset, "
@@ -105,7 +113,7 @@ def divided_among_ranks(
         "rank": ranks.rank,
         "shuffle": bool(arguments.get("shuffle")),
         "seed": 0 if generator is None else generator.initial_seed(),
-        "drop_last": bool(arguments.get("drop_last")),
+        "drop_last": drop_last,
     }
     if is_uneven:
         dividing: Any = ProportionalSampler(dataset, trial.batch_size, **division)

@@ -10,6 +10,8 @@ from bso.domain.progress import MOST_REPORTED, epochs
 from bso_client.errors import InvalidReport, WrongOrder
 from bso_client.training.state import TrainingState
 
+_MOST_WHOLE = 2**24  # every whole number up to it is a float32
+
 
 def checked_evaluation(
     state: TrainingState,
@@ -76,8 +78,11 @@ def _one_number_of(metric: object) -> str:
 def _as_meant(metric: float, *, target: float) -> float:
     """What a float32 was before it was rounded: the target, if that rounds to it, else the shortest decimal that does.
 
-    The float32 of 0.9 is 0.8999999762, less than a target of 0.9. Numbers that are no float32 stay as they are.
+    The float32 of 0.9 is 0.8999999762, less than a target of 0.9. Whole numbers up to 2^24, and
+    those that are no float32, stay as they are.
     """
+    if metric.is_integer() and abs(metric) <= _MOST_WHOLE:
+        return metric
     rounded = _float32(metric)
     if rounded is None or struct.unpack("f", rounded)[0] != metric:
         return metric

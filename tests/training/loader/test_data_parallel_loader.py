@@ -253,11 +253,17 @@ def test_a_sampler_of_equal_parts_is_refused_for_uneven_shares(tmp_path: Path) -
         tmp_path,
         """
         from torch.utils.data import DistributedSampler
+        from bso_client.integrations.torch import ProportionalSampler
         spec = JobSpec(job_id="job", batch_sizes=[13], default_batch_size=13, target_metric=0.9)
         errors = []
         bso = BatchSizeOptimizer(spec, uneven=True)
         for trial in bso.trials():
-            for arguments in ({"sampler": DistributedSampler(numbers)}, {"max_micro_batch_size": 2}):
+            proportional = ProportionalSampler(numbers, 13)
+            for arguments in (
+                {"sampler": DistributedSampler(numbers)},
+                {"max_micro_batch_size": 2},
+                {"sampler": proportional, "drop_last": True},
+            ):
                 try:
                     TrainingLoader(numbers, trial, **arguments)
                 except InvalidSetting as error:
@@ -269,8 +275,9 @@ def test_a_sampler_of_equal_parts_is_refused_for_uneven_shares(tmp_path: Path) -
 
     assert done.returncode == 0, done.stderr
     for each in noted:
-        equal_parts, micro_batches = each["errors"]
+        equal_parts, micro_batches, dropping = each["errors"]
         assert (
             "would make different numbers of steps: leave sampler out, and a ProportionalSampler is made" in equal_parts
         )
         assert "cannot be divided equally among 2 ranks, as micro batches and trainers need" in micro_batches
+        assert dropping.endswith("pass drop_last=True to the ProportionalSampler")

@@ -1,11 +1,14 @@
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+from bso.domain.trial import Outcome
 from bso_client.background import LoopThread
+from bso_client.lifecycle import Shell
 from tests.servers import PATIENCE_S
 
 
@@ -77,3 +80,24 @@ def test_a_drivers_thread_may_report_to_a_loop_that_was_stopped_meanwhile(
     is_stopped.set()
     threads[0].join(PATIENCE_S)
     assert complaints == []
+
+
+class _Waiting:
+    """Closing waits for ever, and Ctrl-C comes meanwhile."""
+
+    is_open = True
+    has_kept = False
+
+    async def close(self, *, timeout_s: float, reason: str, outcome: Outcome = Outcome.INTERRUPTED) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.has_kept = True
+
+
+def test_ctrl_c_ends_the_wait_of_closing_and_is_not_lost(loop_thread: LoopThread) -> None:
+    session = _Waiting()
+    with pytest.raises(KeyboardInterrupt):
+        Shell(session, loop_thread).close(timeout_s=10 * PATIENCE_S, reason="the end")
+    assert session.has_kept

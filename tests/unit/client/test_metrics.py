@@ -49,8 +49,9 @@ def test_a_metric_in_32_bits_that_is_the_target_reaches_it(
         (0.8999999, 0.8999999),
         (1 / 3, 1 / 3),
         (float32(3.4e38), 3.4e38),
+        (16777216.0, 16777216.0),
         (1e300, 1e300),
-        (float32(1e-45), 1e-45),
+        (float32(1e-45), 1.4013e-45),
         (5e-324, 5e-324),
         (-0.25, -0.25),
         (0.0, 0.0),
@@ -64,9 +65,13 @@ def test_other_metrics_are_what_they_were_before_they_were_rounded(
 ) -> None:
     found = trained(make_bso, metric, target_metric=0.7).metric
     assert found is not None
-    assert found == pytest.approx(reported, rel=0, abs=0) or math.isclose(found, reported, rel_tol=1e-7, abs_tol=1e-45)
-    if 1e-40 < abs(reported) < 1e38:
-        assert found == reported
+    assert found == reported
+
+
+def test_a_whole_number_does_not_reach_a_target_that_only_rounds_to_it(make_bso: MakeOptimizer) -> None:
+    assert trained(make_bso, 16777216.0, target_metric=16777217.0).outcome is Outcome.NOT_CONVERGED
+    lower = trained(make_bso, 1.0, target_metric=0.99999999, higher_is_better_metric=False)
+    assert lower.outcome is Outcome.NOT_CONVERGED
 
 
 def test_a_metric_that_is_not_a_number_stays_one(make_bso: MakeOptimizer) -> None:

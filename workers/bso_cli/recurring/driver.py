@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _RULE = 80  # columns at most; a file has no width
 _LOOK_S = 0.25
+_LAST_WORDS_S = 2.0
 _UNSEEN = "ended after bso recur was killed; its exit code is unknown"
 
 
@@ -225,7 +226,7 @@ class RunDriver:
         if not recurrence.trials and recurrence.exit_code == 0:
             print_notice(styled("[yellow]the command began no trial: does it train with bso_client?[/]"))
         if recurrence.trials:
-            costs = [one.cost for one in counted_once(self.run.recurrences)]
+            costs = [one.cost for one in counted_once(self.run.recurrences) if one.trials]
             mean, total = joules(sum(costs) / len(costs)), joules(sum(costs))
             words = f"cost of this recurrence {joules(recurrence.cost)}, mean {mean}, total {total}"
             print_notice(styled(f"[dim]{words}[/]"))
@@ -242,6 +243,7 @@ class _Grace:
         self._grace_s = grace_s
         self._over_at_s = time.monotonic() + grace_s
         self._interrupts = program.interrupts
+        self._last_words_s: float | None = None  # until when it may still keep its reports, after another Ctrl-C
         again = " again" if received is signal.SIGINT else ""
         if grace_s:
             print_notice(f"waiting up to {seconds(grace_s)} for the training to end; Ctrl-C{again} kills it")
@@ -249,9 +251,12 @@ class _Grace:
     @property
     def over(self) -> str:
         """Why the training is killed now; empty: it may still end by itself."""
-        if self._program.interrupts > self._interrupts:
+        now_s = time.monotonic()
+        if self._last_words_s is None and self._program.interrupts > self._interrupts:
+            self._last_words_s = now_s + _LAST_WORDS_S
+        if self._last_words_s is not None and now_s >= self._last_words_s:
             return f"did not end after {self._received.name}, and SIGINT came again: killed"
-        if time.monotonic() >= self._over_at_s:
+        if now_s >= self._over_at_s:
             return f"did not end within {seconds(self._grace_s)} after {self._received.name}: killed"
         return ""
 

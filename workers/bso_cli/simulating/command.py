@@ -169,7 +169,7 @@ def _study(cases: Sequence[Case], seeds: int, options: given.StudyOptions) -> No
 
 def _check_writable(path: Path) -> None:
     """Raise OSError where a file cannot be written; one that was not there is not left there."""
-    is_new = not path.exists()
+    is_new = not (path.exists() or path.is_symlink())
     path.touch()
     if is_new:
         path.unlink()
