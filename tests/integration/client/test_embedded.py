@@ -211,7 +211,7 @@ async def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
     await (await open_embedded(path)).close()
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"?" * (len(whole) - 4096))
-    with pytest.raises(Misconfigured, match=r"bso\.sqlite: .*remove the file, or let BSO_URL"):
+    with pytest.raises(Misconfigured, match=r"bso\.sqlite: .*remove the file, or let BSO_STATE_DIR"):
         await _register_in(path)
 
 

@@ -123,7 +123,7 @@ needs_setpriv = pytest.mark.skipif(
 def examined(state: Path) -> str:
     """What `bso doctor` says of a state directory."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BSO_")}
-    environ |= {"BSO_STATE_DIR": str(state), "BSO_ENERGY": "assumed"}
+    environ |= {"BSO_STATE_DIR": str(state), "BSO_ENERGY": "assumed", "COLUMNS": "1000"}
     command = [*WITHOUT_PRIVILEGES, sys.executable, "-m", "bso_cli", "doctor"]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False).stdout
 
