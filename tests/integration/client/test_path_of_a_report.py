@@ -16,7 +16,7 @@ PROGRAM = [sys.executable, "-m", "tests.integration.client.reporting_training"]
     ("policy", "trainings", "most"),
     [
         pytest.param("curve", 1, 36, id="curve, the first training of a job"),
-        pytest.param("curve", 8, 39, id="curve"),
+        pytest.param("curve", 8, 40, id="curve"),
         pytest.param("pruning_thompson", 8, 36, id="pruning_thompson"),
     ],
 )
