@@ -90,7 +90,7 @@ def test_the_saving_is_that_of_real_recurrences(shown: Shown, bso: Command) -> N
 
 
 def test_through_a_broker_it_needs_the_database_to_make_its_table(bso: Command) -> None:
-    assert "BSO_DATABASE_URL" in bso.refused("demo", BSO_URL="amqp://guest:guest@127.0.0.1:1/")
+    assert "BSO_DATABASE_URL" in bso.refused("demo", code=2, BSO_URL="amqp://guest:guest@127.0.0.1:1/")
 
 
 @pytest.mark.usefixtures("rabbitmq_server", "mariadb_server")  # skips where the servers are not installed

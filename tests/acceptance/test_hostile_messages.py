@@ -129,6 +129,6 @@ def test_hostile_messages_are_shown_and_not_obeyed(
         logged = worker.log.read_text(encoding="utf-8")
         for printed in ((tmp_path / "tail.log").read_text(), logged, counted):
             assert obeyed(printed) == []
-        assert logged.count("PWNED") > 5
+        assert logged.count("PWNED") >= 5
     finally:
         worker.kill()

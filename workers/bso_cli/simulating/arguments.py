@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from bso.domain.quantities import counted
 from bso.policies import DEFAULT as DEFAULT_POLICY
 from bso_cli.options import JsonOption, beta_knob
 from bso_cli.terminal import print_notice
@@ -207,7 +208,7 @@ def places_of_cluster(places: Sequence[Path]) -> tuple[Path, Path]:
         return Path(usual), trace
     if len(folders) != 1:
         raise typer.BadParameter(
-            f"expected a folder of traces (or {TRACES}) and a cluster trace, got {' '.join(map(str, places))}",
+            f"expected a folder of traces (or {TRACES}) and a cluster trace, got {counted(len(places), 'path')}",
             param_hint="[TRACES] CLUSTER_TRACE",
         )
     return folders[0], trace
