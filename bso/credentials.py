@@ -55,7 +55,7 @@ def problem_of(address: str) -> str | None:
         if "@" not in address and not _BEGINNING.match(address):
             return "two slashes follow the scheme and its colon, as in amqps://host"
         if "@" not in address and _NO_PORT.match(address):
-            return "what follows the host and its colon is no port: expected a number, or user:password@host"
+            return "the port is no number: expected host:5672, or user:password@host"
         return (
             "it can be read in more than one way: percent-encode all characters of user name and password but letters, "
             "digits and -._~ (`@` is %40, `/` is %2F), and name one host"

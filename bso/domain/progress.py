@@ -8,6 +8,7 @@ the cost leaves that out.
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from bso.domain.quantities import joules
 from bso.domain.trial import DIVERGED, Outcome, Profiled, Totals, Trial
 
 NONFINITE_METRICS_BEFORE_END = 2
+_MOST_WHOLE = 2**24  # every whole number up to it is a float32
 MOST_REPORTED = 1e18
 """The largest progress [epochs], time [s] or energy [J] that is believed."""
 _NOTHING_LEFT = 1e-9  # of all progress: what remains of the difference of two equal sums of floats
@@ -208,3 +210,26 @@ def reports_of(trial: Trial) -> float:
 def _ordinary(epoch: float, profiled: Profiled) -> float:
     """The progress [epochs] in which power limits were not profiled."""
     return epoch - profiled.epochs
+
+
+def as_meant(metric: float, *, target: float) -> float:
+    """What a float32 was before it was rounded: the target, if that rounds to it, else the shortest decimal that does.
+
+    The float32 of 0.9 is 0.8999999762, less than a target of 0.9. Whole numbers up to 2^24, and
+    those that are no float32, stay as they are.
+    """
+    if metric.is_integer() and abs(metric) <= _MOST_WHOLE:
+        return metric
+    rounded = _float32(metric)
+    if rounded is None or struct.unpack("f", rounded)[0] != metric:
+        return metric
+    decimals = (float(f"{metric:.{digits}g}") for digits in range(6, 10))
+    return next((meant for meant in (target, *decimals) if _float32(meant) == rounded), metric)
+
+
+def _float32(number: float) -> bytes | None:
+    """A number rounded to a float32; None: it is too large."""
+    try:
+        return struct.pack("f", number)
+    except OverflowError:
+        return None

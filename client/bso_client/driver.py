@@ -37,10 +37,10 @@ from bso_client.errors import BsoError, RankLost, RanksOutOfStep, TrainFailed
 from bso_client.failures import OUT_OF_MEMORY_REASON, described, ending_of
 from bso_client.meter import PooledMeter
 from bso_client.prober import Prober
-from bso_client.training.evaluation import checked_evaluation
 from bso_client.training.state import Consumption, Notice, Probed, Step, TrainingState
 from bso_client.training.transitions import (
     acknowledged,
+    checked_evaluation,
     checkpointed,
     end_notices,
     ended,

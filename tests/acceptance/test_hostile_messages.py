@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pamqp.commands import Basic
 
-from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, Request
+from bso.domain.commands import BeginTrial, FinishTrial, RegisterJob, ReportEpoch, Request
 from bso.domain.foreign_text import shown
 from bso.domain.job_spec import SPEC_FIELDS
 from bso.domain.replies import Reply, TrialBegun
@@ -54,6 +54,10 @@ def bodies() -> Iterator[bytes]:
         for changed in in_turn(body):
             command_id = str(uuid.uuid4())
             yield json.dumps({"type": name, "command_id": command_id, "job_id": JOB, "body": changed}).encode()
+    reported = {**Samples().of(ReportEpoch), "metric": TEXT}  # no text, but what a client may send
+    yield json.dumps(
+        {"type": "report_epoch", "command_id": str(uuid.uuid4()), "job_id": JOB, "body": reported}
+    ).encode()
     for changed in in_turn(Samples().of(Envelope)):
         yield json.dumps({**changed, "part": 1}).encode()
     yield TEXT.encode()
@@ -129,6 +133,6 @@ def test_hostile_messages_are_shown_and_not_obeyed(
         logged = worker.log.read_text(encoding="utf-8")
         for printed in ((tmp_path / "tail.log").read_text(), logged, counted):
             assert obeyed(printed) == []
-        assert logged.count("PWNED") >= 5
+        assert logged.count("PWNED") > 5
     finally:
         worker.kill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, SupportsFloat
 
 from bso.domain.commands import (
     BeginTrial,
@@ -22,6 +23,8 @@ from bso.domain.commands import (
 )
 from bso.domain.foreign_text import shown
 from bso.domain.progress import (
+    MOST_REPORTED,
+    as_meant,
     epochs,
     judge_progress,
     metric_and_target,
@@ -31,7 +34,7 @@ from bso.domain.progress import (
 from bso.domain.quantities import NOTHING, percent, seconds
 from bso.domain.replies import EpochJudged, LeaseRenewed, Problem, Registered, Reply, TrialBegun, TrialFinished
 from bso.domain.trial import OUT_OF_MEMORY, EpochReport, Outcome, reason_code
-from bso_client.errors import WrongOrder
+from bso_client.errors import InvalidReport, WrongOrder
 from bso_client.training.start import registered
 from bso_client.training.state import Consumption, Message, Notice, Phase, Probed, Step, TrainingState
 
@@ -53,6 +56,24 @@ def started(state: TrainingState) -> TrainingState:
     if state.has_started:
         raise WrongOrder(f"{state.name} was begun already: each trial trains once")
     return replace(state, has_started=True, phase=Phase.ENDED if state.has_ended else Phase.TRAINING)
+
+
+def checked_evaluation(
+    state: TrainingState,
+    metric: SupportsFloat,
+    *,
+    epoch: float | None,
+    samples: float | None,
+    samples_per_epoch: float | None,
+) -> tuple[float, float]:
+    """The metric as a number, and the progress in epochs. Raises WrongOrder, InvalidReport."""
+    if not state.has_started:
+        raise WrongOrder(
+            f"on_evaluate came before the training of {state.name} began: put the training inside "
+            "`with trial:`, or call on_train_begin() first"
+        )
+    number = as_meant(_metric_of(metric), target=state.spec.target_metric)
+    return number, _epoch_of(state.epoch, epoch, samples, samples_per_epoch)
 
 
 def reported(state: TrainingState, report: EpochReport) -> Step:
@@ -288,3 +309,54 @@ def _warnings(state: TrainingState, sentences: Sequence[str]) -> tuple[Notice, .
         Notice(level=logging.WARNING, action="optimizer_warning", words=words, facts={"job_id": state.job_id})
         for words in sentences
     )
+
+
+def _epoch_of(before: float, epoch: float | None, samples: float | None, samples_per_epoch: float | None) -> float:
+    if epoch is not None and samples is not None:
+        raise InvalidReport("on_evaluate takes epoch or samples, not both")
+    if samples is not None:
+        if not samples_per_epoch:
+            raise InvalidReport("on_evaluate(samples=...) needs BatchSizeOptimizer(..., samples_per_epoch=...)")
+        epoch = _number_of("samples", samples) / samples_per_epoch
+    reached = before + 1.0 if epoch is None else _number_of("epoch", epoch)
+    if not 0.0 < reached <= MOST_REPORTED:
+        raise InvalidReport(
+            f"progress must be a positive number of epochs of at most {MOST_REPORTED:g}, got {reached:g}; epoch and "
+            "samples count what has been trained: epoch is 1 after the first one"
+        )
+    if reached <= before:
+        raise InvalidReport(
+            f"progress must grow from one evaluation to the next: it was {epochs(before)}, and is now "
+            f"{epochs(reached)}; epoch and samples count from the beginning of the training"
+        )
+    return reached
+
+
+def _metric_of(metric: SupportsFloat) -> float:
+    """A metric as a float, from whatever holds one number, which text does not. Raises InvalidReport."""
+    item = getattr(metric, "item", None)  # of a tensor, or of an array, which float() takes in fewer cases
+    try:
+        number: Any = item() if callable(item) else metric
+        if not isinstance(number, (str, bytes, bytearray)):
+            return float(number)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        what = f"{type(metric).__name__}: {str(metric)[:80]}"
+        raise InvalidReport(f"a metric is one number, got {what}: {_one_number_of(metric)}") from error
+    raise InvalidReport(f"a metric is one number, got the text {number[:80]!r}: convert it with float()")
+
+
+def _one_number_of(metric: object) -> str:
+    """What to do about a metric that is no number."""
+    if metric is None:
+        return "let the evaluation return its metric"
+    if isinstance(metric, Mapping):
+        key = next(iter(metric), "acc")
+        return f"pass one of its values, such as metrics[{key!r}]"
+    return "pass one of its numbers, or their mean; of a tensor or an array with one element, .item()"
+
+
+def _number_of(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]  # whatever the user gave
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidReport(f"{name} must be one number, got {type(value).__name__}: {value!r}") from None

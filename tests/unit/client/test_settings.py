@@ -52,7 +52,7 @@ def test_a_relative_path_is_announced_as_what_it_stands_for(monkeypatch: pytest.
         ("amqp://user:secret@:5672/bso", "names no host: "),
         ("amqp://h:99999", "the port of BSO_URL is not between 1 and 65535: "),
         ("amqp://h:0/", "the port of BSO_URL is not between 1 and 65535: "),
-        ("amqp://h:port/", "what follows the host and its colon is no port: expected a number"),
+        ("amqp://h:port/", "the port is no number: expected host:5672"),
         ("http:/x", "two slashes follow the scheme"),
         ("amqp://[::g]/", "can be read in more than one way"),
         ("amqp://[:::::]/", "in brackets, and is no IPv6 address"),

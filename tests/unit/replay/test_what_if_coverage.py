@@ -50,7 +50,7 @@ def test_intervals_hold_the_true_mean_and_what_is_said_to_cost_more_does() -> No
     false = list(chain.from_iterable(map(false_claims, records)))
     assert len(within) > 5 * JOBS
     assert 0.88 <= sum(within) / len(within) < 1.0
-    assert len(false) >= JOBS, "what costs much more is still told from the cheapest"
+    assert len(false) >= JOBS, "batch sizes that cost much more are known to"
     assert sum(false) <= 0.1 * len(false), "it is one in thirty of many more jobs"
 
 
