@@ -140,7 +140,12 @@ class Session:
         driver, self.driver = self.driver, None
         instruments, self._instruments = self._instruments, None
         deadline = asyncio.get_running_loop().time() + timeout_s
-        with contextlib.nullcontext() if contact is None else contact.closing(timeout_s=timeout_s):
+        with contextlib.ExitStack() as at_end:
+            for held in (instruments, group):  # the group ends first
+                if held is not None:
+                    at_end.callback(held.close)
+            if contact is not None:
+                at_end.enter_context(contact.closing(timeout_s=timeout_s))
             try:
                 if driver is not None:
                     if not driver.state.has_started and outcome is Outcome.INTERRUPTED:
@@ -150,14 +155,8 @@ class Session:
                 deadline = 0.0
                 raise
             finally:
-                try:
-                    if contact is not None:
-                        await contact.close(timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
-                finally:
-                    if group is not None:
-                        group.close()
-                    if instruments is not None:
-                        instruments.close()
+                if contact is not None:
+                    await contact.close(timeout_s=max(0.0, deadline - asyncio.get_running_loop().time()))
 
     def current(self, method: str) -> Driver:
         """The training that a flat method is about. Raises WrongOrder, NotInThisProcess."""

@@ -96,16 +96,14 @@ class RestApi:
         ):
             said: dict[str, Any] = {**description.message(asked, "AnswerMessage"), "operation_id": operation_id}
             router.add_api_route(path, passed_on, methods=["POST"], summary=summary, response_class=Response, **said)
+        self._add_pages(router)
+        return router
+
+    def _add_pages(self, router: APIRouter) -> None:
         for path, page, answered, operation_id, summary in (
             ("/jobs", self.jobs, "ListedJobs", "list_jobs", "The jobs that may be read, by id"),
             ("/savings", self.savings, "SavingsPage", "list_savings", "What each job saved, by month"),
-            (
-                "/operation",
-                self.operation,
-                "Operation",
-                "show_operation",
-                "How the store of all jobs stands",
-            ),
+            ("/operation", self.operation, "Operation", "show_operation", "How the store of all jobs stands"),
             (JOB, self.job, "JobDescription", "show_job", "One job: what is known, what runs, what is expected"),
             (f"{JOB}/trials", self.trials, "TrialsPage", "list_trials", "The trials of a job, by number"),
             (f"{JOB}/events", self.events, "Events", "list_events", "The log of a job"),
@@ -119,9 +117,8 @@ class RestApi:
             ),
         ):
             is_streamed = path.endswith("/events")
-            said = {**description.page(answered, is_streamed=is_streamed), "operation_id": operation_id}
+            said: dict[str, Any] = {**description.page(answered, is_streamed=is_streamed), "operation_id": operation_id}
             router.add_api_route(path, page, methods=["GET"], summary=summary, response_class=Response, **said)
-        return router
 
     def _decision(self, route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def decision(request: Request) -> Response:
