@@ -110,11 +110,11 @@ class CommandConsumer:
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Tell the broker that these are done."""
-        await self._settle(deliveries, lambda session, tags: session.ack(tags))
+        await self._settle(deliveries, ConsumerSession.ack)
 
     async def requeue(self, deliveries: Sequence[Delivery]) -> None:
         """Hand these back, to be delivered again; each time may count towards the delivery limit."""
-        await self._settle(deliveries, lambda session, tags: session.requeue(tags))
+        await self._settle(deliveries, ConsumerSession.requeue)
 
     async def dead_letter(
         self, delivery: Delivery, *, reason: str, sender: str | None, timeout_s: float = 10.0
@@ -138,25 +138,25 @@ class CommandConsumer:
     async def _settle(
         self,
         deliveries: Sequence[Delivery],
-        settle: Callable[[ConsumerSession, Sequence[int]], Awaitable[None]],
+        settle: Callable[[ConsumerSession, Sequence[Delivery]], Awaitable[None]],
     ) -> None:
         session = self._link.current
         number = 0 if session is None else session.number
-        tags = [delivery.tag for delivery in deliveries if delivery.session == number]
-        if len(tags) < len(deliveries):
-            self._log_too_late(len(deliveries) - len(tags))
-        if session is None or not tags:
+        living = [delivery for delivery in deliveries if delivery.session == number]
+        if len(living) < len(deliveries):
+            self._log_too_late(len(deliveries) - len(living))
+        if session is None or not living:
             return
         try:
             async with asyncio.timeout(_SETTLE_TIMEOUT_S):
-                await settle(session, tags)
+                await settle(session, living)
         except TimeoutError:
             session.fail(ConnectionLost("the broker reads nothing any more"))
-            self._log_too_late(len(tags))
+            self._log_too_late(len(living))
         except BaseException as error:
             if not is_lost(error):
                 raise
-            self._log_too_late(len(tags))
+            self._log_too_late(len(living))
 
     def _log_too_late(self, count: int) -> None:
         logger.info("%d settled commands will be delivered again", count, extra={"action": "settled_too_late"})

@@ -10,8 +10,10 @@ import aiormq
 from typing_extensions import override
 
 from bso.domain.errors import BsoError
+from bso.domain.frozen_values import replace
 from bso.log_records import logger_of
 from bso.schema.envelope import MAX_MESSAGE_BYTES
+from bso_broker.bundles import BUNDLE, parts_of
 from bso_broker.connection import BrokerAddress, Connection
 from bso_broker.declaration import declare_if_allowed, depth_of
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
@@ -61,7 +63,8 @@ class ConsumerSession(BrokerSession):
         self._has_come = False  # anything since the subscription was looked at last
         self._turn = asyncio.Lock()  # frames go out in the order in which they were decided on
         self._arrived: deque[Delivery] = deque()
-        self._unsettled: dict[int, None] = {}
+        self._unsettled: dict[int, set[int]] = {}  # the parts of each message, by its tag
+        self._to_hand_back: set[int] = set()  # of them those that a part of is to come again
 
     @override
     async def open(self) -> None:
@@ -128,10 +131,10 @@ class ConsumerSession(BrokerSession):
             await self._announce()
 
     def _on_delivery(self, arrived: Arrived) -> None:
-        delivery = _delivery(arrived, session=self.number, believed=self._believed)
+        deliveries = _deliveries(arrived, session=self.number, believed=self._believed)
         self._has_come = True
-        self._unsettled[delivery.tag] = None
-        self._arrived.append(delivery)
+        self._unsettled[arrived.tag] = {delivery.part for delivery in deliveries}
+        self._arrived.extend(deliveries)
         self._wake()
 
     @property
@@ -143,35 +146,48 @@ class ConsumerSession(BrokerSession):
         """What has arrived, up to a limit."""
         return tuple(self._arrived.popleft() for _ in range(min(limit, len(self._arrived))))
 
-    async def ack(self, tags: Sequence[int]) -> None:
-        """Acknowledge: one frame for everything before the first delivery that stays unsettled, one for each other."""
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge: one frame for everything before the first message that stays unsettled, one for each other."""
         async with self._turn:
-            rest = {tag: None for tag in tags if tag in self._unsettled}
-            last = 0
-            for tag in self._unsettled:
-                if tag not in rest:
-                    break
-                del rest[tag]
-                last = tag
-            self._forget(tags)
-            if last:
-                await self._channel.basic_ack(last, multiple=True, wait=False)
-            for tag in rest:
-                await self._channel.basic_ack(tag, wait=False)
+            await self._settle(deliveries)
         self._announce_if_idle()
 
-    async def requeue(self, tags: Sequence[int]) -> None:
-        """Hand deliveries back; the broker delivers them again, here or elsewhere."""
+    async def requeue(self, deliveries: Sequence[Delivery]) -> None:
+        """Hand deliveries back; the broker delivers their messages again, here or elsewhere."""
         async with self._turn:
-            known = [tag for tag in tags if tag in self._unsettled]
-            self._forget(known)
-            for tag in known:
-                await self._channel.basic_nack(tag, requeue=True, wait=False)
+            self._to_hand_back |= {each.tag for each in deliveries if each.part in self._unsettled.get(each.tag, ())}
+            await self._settle(deliveries)
         self._announce_if_idle()
 
-    def _forget(self, tags: Iterable[int]) -> None:
-        for tag in tags:
+    async def _settle(self, deliveries: Iterable[Delivery]) -> None:
+        """Settle the messages of which no other part is unsettled."""
+        whole: dict[int, None] = {}
+        for each in deliveries:
+            parts = self._unsettled.get(each.tag)
+            if parts is not None:
+                parts.discard(each.part)
+                if not parts:
+                    whole[each.tag] = None
+        await self._nack([tag for tag in whole if tag in self._to_hand_back])
+        rest = {tag: None for tag in whole if tag in self._unsettled}
+        last = 0
+        for tag in self._unsettled:
+            if tag not in rest:
+                break
+            del rest[tag]
+            last = tag
+        for tag in whole:
             self._unsettled.pop(tag, None)
+        if last:
+            await self._channel.basic_ack(last, multiple=True, wait=False)
+        for tag in rest:
+            await self._channel.basic_ack(tag, wait=False)
+
+    async def _nack(self, tags: Iterable[int]) -> None:
+        for tag in tags:
+            del self._unsettled[tag]
+            self._to_hand_back.discard(tag)
+            await self._channel.basic_nack(tag, requeue=True, wait=False)
 
     def _announce_if_idle(self) -> None:
         if not self._unsettled:
@@ -184,14 +200,16 @@ class ConsumerSession(BrokerSession):
             if self._consumer_tag is not None:
                 await self._channel.basic_cancel(self._consumer_tag, timeout=_ANSWER_TIMEOUT_S)
                 self._consumer_tag = None
-        untaken = [delivery.tag for delivery in self._arrived]
+        untaken = list(self._arrived)
         self._arrived.clear()
         await self.requeue(untaken)
 
     async def hand_back(self) -> None:
         """Let no more come, and hand back everything unsettled: nacks, which newer brokers do not count as failures."""
         await self.stop_consuming()
-        await self.requeue(list(self._unsettled))
+        async with self._turn:
+            await self._nack(list(self._unsettled))
+        self._announce_if_idle()
 
     async def ready_messages(self) -> int:
         """Count what waits in the queue."""
@@ -208,8 +226,25 @@ class ConsumerSession(BrokerSession):
             self._declaring.cancel()
         self._arrived.clear()
         self._unsettled.clear()
+        self._to_hand_back.clear()
         self.settled.set()
         self._wake()
+
+
+def _deliveries(arrived: Arrived, *, session: int, believed: Container[str]) -> list[Delivery]:
+    """The commands in a message: one, or those of a bundle. A bundle that cannot be read is one that cannot be read."""
+    alone = _delivery(arrived, session=session, believed=believed)
+    if arrived.properties.content_type != BUNDLE or alone.discarded_bytes:
+        return [alone]
+    try:
+        parts = parts_of(alone.body)
+    except ValueError as error:
+        logger.info("a bundle cannot be read: %s", error, extra={"action": "bundle_unreadable"})
+        return [alone]
+    return [
+        replace(alone, body=body, message_id=command_id, correlation_id=command_id, part=part, is_of_bundle=True)
+        for part, (command_id, body) in enumerate(parts)
+    ]
 
 
 def _delivery(arrived: Arrived, *, session: int, believed: Container[str]) -> Delivery:

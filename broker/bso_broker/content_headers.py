@@ -25,7 +25,7 @@ _SHORT_STRINGS = (
     (0x0010, "user_id"),
 )
 """The properties of our own messages beside headers and delivery_mode, in their order on the wire."""
-_OTHERS = ("content_type", "content_encoding", "priority", "timestamp", "message_type", "app_id", "cluster_id")
+_OTHERS = ("content_encoding", "priority", "timestamp", "message_type", "app_id", "cluster_id")
 _OURS = _HEADERS | _DELIVERY_MODE | sum(flag for flag, _ in _SHORT_STRINGS)
 
 
@@ -33,7 +33,11 @@ def content_header(properties: Basic.Properties, size: int) -> bytes:
     """The payload for these properties and a body of so many bytes. Raises ValueError for properties beside ours."""
     flags, parts = 0, []
     if any(getattr(properties, name) for name in _OTHERS):
-        raise ValueError(f"expected only {', '.join(name for _, name in _SHORT_STRINGS)}, headers and delivery_mode")
+        ours = ", ".join(name for _, name in _SHORT_STRINGS)
+        raise ValueError(f"expected only {ours}, content_type, headers and delivery_mode")
+    if properties.content_type is not None:
+        flags |= _TYPE
+        parts.append(short_string(properties.content_type))
     if properties.headers:
         flags |= _HEADERS
         parts.append(field_table(properties.headers))

@@ -14,6 +14,7 @@ from pamqp import encode
 from pamqp.commands import Basic
 
 from bso.schema.envelope import MAX_MESSAGE_BYTES
+from bso_broker.bundles import BUNDLE
 from bso_broker.connection import BrokerAddress, Connection, connect, explain, is_lost, publish
 from bso_broker.declaration import depth_of
 from bso_broker.errors import BrokerClosed, BrokerUnreachable
@@ -209,6 +210,7 @@ class DeadLetters:
     async def _send_again(self, old: AbstractIncomingMessage) -> None:
         letter = _dead_letter(old, self._operators)
         properties = Basic.Properties(
+            content_type=BUNDLE if old.content_type == BUNDLE else None,
             message_id=old.message_id,
             correlation_id=old.correlation_id,
             reply_to=old.reply_to,

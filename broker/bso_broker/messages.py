@@ -35,6 +35,8 @@ class Delivery:
     delivery_count: int = 0  # how often it was handed over before
     session: int = 0  # which life of the connection it came on: only there can it be settled
     tag: int = 0
+    part: int = 0  # of its message, which is settled once all its parts are
+    is_of_bundle: bool = False  # its sender reads bundles, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Reply:
     body: bytes
     correlation_id: str
     user_id: str | None  # whose command it was: the reply goes to a queue of that user, or nowhere
+    may_be_bundled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

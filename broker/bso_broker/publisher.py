@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import aiormq
 from pamqp.commands import Basic
@@ -12,6 +12,7 @@ from pamqp.common import FieldTable
 from typing_extensions import override
 
 from bso_broker.addresses import is_reply_address
+from bso_broker.bundles import BUNDLE, Part, bundle_of, together
 from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.declaration import declare_if_allowed
 from bso_broker.errors import ConnectionLost, ForgedReplyAddress, PublishFailed, TopologyMissing
@@ -153,7 +154,7 @@ class ReplyPublisher:
         try:
             async with asyncio.timeout(timeout_s):
                 session = await self._link.session()
-                session.unconfirmed.write([_reply(r) for r in replies], exchange="")
+                session.unconfirmed.write([*_messages_of(replies)], exchange="")
         except TimeoutError as error:
             raise PublishFailed(f"{len(replies)} replies did not go out within {timeout_s:g} s") from error
         except BaseException as error:
@@ -162,9 +163,27 @@ class ReplyPublisher:
             raise
 
 
+def _messages_of(replies: Sequence[Reply]) -> Iterator[Outgoing]:
+    """A message for each reply, or for several that go to the same queue, where their receiver reads bundles."""
+    by_queue: dict[str, list[tuple[Reply, Part]]] = {}
+    for reply in replies:
+        if reply.may_be_bundled:
+            by_queue.setdefault(reply.reply_to, []).append((reply, (reply.correlation_id, reply.body)))
+        else:
+            yield _reply(reply)
+    for queue, of_queue in by_queue.items():
+        for group in together(of_queue):
+            yield _reply(group[0][0]) if len(group) == 1 else _bundle(queue, [part for _, part in group])
+
+
 def _reply(reply: Reply) -> Outgoing:
     properties = Basic.Properties(correlation_id=reply.correlation_id, delivery_mode=_TRANSIENT)
     return Outgoing(routing_key=reply.reply_to, body=reply.body, properties=properties)
+
+
+def _bundle(queue: str, parts: Sequence[Part]) -> Outgoing:
+    properties = Basic.Properties(content_type=BUNDLE, delivery_mode=_TRANSIENT)
+    return Outgoing(routing_key=queue, body=bundle_of(parts), properties=properties)
 
 
 def check_reply_address(reply_to: str, user_id: str | None) -> None:

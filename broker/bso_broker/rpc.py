@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from pamqp.commands import Basic
 from typing_extensions import override
@@ -14,6 +15,7 @@ from bso.domain.errors import Misconfigured
 from bso.log_records import logger_of
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.addresses import new_reply_queue, reply_id
+from bso_broker.bundles import BUNDLE, Part, bundle_of, parts_of, together
 from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.errors import (
     CallTimeout,
@@ -43,6 +45,28 @@ class _Command:
     routing_key: str
     is_anonymous: bool
     expires_at_s: float | None
+    may_be_bundled: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A command that waits for its reply until ``until_s``; without one it goes out again after ``pause_s``."""
+
+    command: _Command
+    reply: asyncio.Future[bytes | None]
+    until_s: float
+    pause_s: float
+    sent_at_s: float = 0.0
+    confirmation: asyncio.Future[Outcome] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """The commands of one turn of the event loop, and what becomes of the messages that hold them."""
+
+    outcome: asyncio.Future[Outcome]
+    commands: list[_Command] = field(default_factory=list)
 
 
 class _RpcSession(BrokerSession):
@@ -57,6 +81,7 @@ class _RpcSession(BrokerSession):
         super().__init__(address)
         self._reply_queue = new_reply_queue(address.login)
         self._replies: dict[str, asyncio.Future[bytes | None]] = {}
+        self._gathered: _Gathered | None = None
 
     @override
     async def open(self) -> None:
@@ -67,64 +92,93 @@ class _RpcSession(BrokerSession):
         await consuming.basic_consume(self._reply_queue, not_tapped, no_ack=True)
         self._commands = ConfirmedChannel(await self.fast_channel(connection, confirms=True), connection.sockets)
 
-    async def ask(self, command: _Command) -> bytes:
+    async def ask(self, command: _Command, *, until_s: float) -> bytes:
         """Publish and wait for the reply, which may come before the broker's confirmation.
 
         ConnectionLost: this session ended before. TopologyMissing, PublishFailed: the broker does not take the command.
+        TimeoutError: no reply came until then, on the event loop's clock.
 
         A reply is not confirmed and can be lost on its way, so the command goes out again after a while, then after
         twice that, and so on: rarely enough not to swell the queue of workers that are only slow.
         """
-        reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         user_id = None if command.is_anonymous else self.address.login
         awaited = reply_id(command.message_id, user_id)
-        self._replies[awaited] = reply
-        pause_s = self.address.resend_after_s
+        asked = _Asked(command, asyncio.get_running_loop().create_future(), until_s, self.address.resend_after_s)
+        self._replies[awaited] = asked.reply
         try:
-            while not reply.done():
-                confirmation = self._publish(command)
-                confirmation.add_done_callback(partial(_pass_on_refusal, reply))
-                await self._wait(reply, confirmation, timeout_s=pause_s)
-                pause_s *= 2
+            self._send(asked)
+            body = await asked.reply
         finally:
             del self._replies[awaited]
-            if not reply.cancel():
-                reply.exception()  # where publishing again has failed, nobody asks for it
-        body = reply.result()
+            if asked.timer is not None:
+                asked.timer.cancel()
         if body is None:
             if isinstance(self.cause, (TopologyMissing, NotPermitted)):
                 raise self.cause
             raise ConnectionLost("the connection broke before the reply came") from self.cause
         return body
 
-    async def _wait(
-        self, reply: asyncio.Future[bytes | None], confirmation: asyncio.Future[Outcome], *, timeout_s: float
-    ) -> None:
-        """Wait for a reply; a broker from which neither that nor a confirmation comes is taken for frozen."""
-        patience_s = self.address.confirm_timeout_s
-        first_s = min(timeout_s, patience_s)
-        await asyncio.wait([reply], timeout=first_s)
-        if not reply.done() and not confirmation.done():
-            both: list[asyncio.Future[Any]] = [reply, confirmation]
-            done, _ = await asyncio.wait(both, timeout=patience_s - first_s, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                self.fail(ConnectionLost(f"no confirmation within {patience_s:g} s"))
-        if not reply.done() and timeout_s > first_s:
-            await asyncio.wait([reply], timeout=timeout_s - first_s)
+    def _send(self, asked: _Asked) -> None:
+        loop = asyncio.get_running_loop()
+        asked.confirmation = self._publish(asked.command)
+        asked.confirmation.add_done_callback(partial(_pass_on_refusal, asked.reply))
+        asked.sent_at_s = loop.time()
+        self._look_later(asked, after_s=min(asked.pause_s, self.address.confirm_timeout_s))
+
+    def _look_later(self, asked: _Asked, *, after_s: float) -> None:
+        if asked.timer is not None:
+            asked.timer.cancel()
+        at_s = min(asked.sent_at_s + after_s, asked.until_s)
+        asked.timer = asyncio.get_running_loop().call_at(at_s, self._look_at, asked)
+
+    def _look_at(self, asked: _Asked, _: object = None) -> None:
+        """Send a command again whose reply is due; a broker from which no confirmation comes is taken for frozen."""
+        if asked.reply.done() or asked.confirmation is None:
+            return
+        now_s, patience_s = asyncio.get_running_loop().time(), self.address.confirm_timeout_s
+        if now_s >= asked.until_s:
+            asked.reply.set_exception(TimeoutError())
+        elif asked.confirmation.done():
+            asked.pause_s *= 2
+            try:
+                self._send(asked)
+            except Exception as error:  # noqa: BLE001  # for who waits
+                if not asked.reply.done():
+                    asked.reply.set_exception(error)
+        elif now_s < asked.sent_at_s + patience_s:
+            asked.confirmation.add_done_callback(partial(self._look_at, asked))
+            self._look_later(asked, after_s=patience_s)
+        else:
+            self.fail(ConnectionLost(f"no confirmation within {patience_s:g} s"))
 
     def _publish(self, command: _Command) -> asyncio.Future[Outcome]:
+        """Publish; a command that may be bundled goes out with others, once this turn of the event loop is over."""
         check_size(command.body)
-        properties = Basic.Properties(
-            message_id=command.message_id,
-            correlation_id=command.message_id,
-            reply_to=self._reply_queue,
-            user_id=None if command.is_anonymous else self.address.login,
-            delivery_mode=PERSISTENT,
-            expiration=_remaining_ms(command.expires_at_s),
-        )
-        message = Outgoing(routing_key=command.routing_key, body=command.body, properties=properties)
+        if not command.may_be_bundled:
+            return self._write([self._message(command)])
+        if self._gathered is None:
+            loop = asyncio.get_running_loop()
+            self._gathered = _Gathered(loop.create_future())
+            loop.call_soon(self._publish_gathered)
+        self._gathered.commands.append(command)
+        return self._gathered.outcome
+
+    def _publish_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, None
+        assert gathered is not None
+        groups = together((command, (command.message_id, command.body)) for command in gathered.commands)
         try:
-            return self._commands.publish([message], exchange=COMMANDS, mandatory=True)
+            confirmation = self._write(
+                [self._message(group[0][0]) if len(group) == 1 else self._bundle(group) for group in groups]
+            )
+        except ConnectionLost:  # this session has failed, and with it all that wait for a reply
+            gathered.outcome.cancel()
+        else:
+            confirmation.add_done_callback(partial(_pass_on, gathered.outcome))
+
+    def _write(self, messages: Sequence[Outgoing]) -> asyncio.Future[Outcome]:
+        try:
+            return self._commands.publish(messages, exchange=COMMANDS, mandatory=True)
         except BaseException as error:
             if not is_lost(error):
                 raise
@@ -133,15 +187,48 @@ class _RpcSession(BrokerSession):
                 self.fail(lost)  # else the next attempt would be on this session again
             raise lost from error
 
+    def _message(self, command: _Command) -> Outgoing:
+        properties = Basic.Properties(
+            message_id=command.message_id,
+            correlation_id=command.message_id,
+            reply_to=self._reply_queue,
+            user_id=None if command.is_anonymous else self.address.login,
+            delivery_mode=PERSISTENT,
+            expiration=_remaining_ms(command.expires_at_s),
+        )
+        return Outgoing(routing_key=command.routing_key, body=command.body, properties=properties)
+
+    def _bundle(self, group: Sequence[tuple[_Command, Part]]) -> Outgoing:
+        properties = Basic.Properties(
+            content_type=BUNDLE,
+            message_id=str(uuid.uuid4()),
+            reply_to=self._reply_queue,
+            user_id=self.address.login,
+            delivery_mode=PERSISTENT,
+        )
+        return Outgoing(routing_key=COMMAND_KEY, body=bundle_of(part for _, part in group), properties=properties)
+
     def _on_reply(self, message: Arrived) -> None:
-        reply = self._replies.get(message.properties.correlation_id or "")
+        if message.properties.content_type != BUNDLE:
+            self._take_reply(message.properties.correlation_id or "", message.body)
+            return
+        try:
+            parts = parts_of(message.body)
+        except ValueError as error:
+            logger.warning("replies cannot be read: %s", error, extra={"action": "bundle_unreadable"})
+            return
+        for correlation_id, body in parts:
+            self._take_reply(correlation_id, body)
+
+    def _take_reply(self, correlation_id: str, body: bytes) -> None:
+        reply = self._replies.get(correlation_id)
         if reply is None or reply.done():
             logger.debug("a reply nobody waits for", extra={"action": "reply_ignored"})
             return
-        if size := discarded_bytes(message.body):
+        if size := discarded_bytes(body):
             reply.set_exception(MessageTooLarge(f"the reply has {size} bytes, at most {MAX_ANSWER_BYTES} are read"))
         else:
-            reply.set_result(message.body)
+            reply.set_result(body)
 
     @override
     def fail(self, cause: BaseException | None) -> None:
@@ -149,6 +236,13 @@ class _RpcSession(BrokerSession):
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_result(None)
+
+
+def _pass_on(outcome: asyncio.Future[Outcome], confirmation: asyncio.Future[Outcome]) -> None:
+    if confirmation.cancelled() or confirmation.exception() is not None:
+        outcome.cancel()
+    else:
+        outcome.set_result(confirmation.result())
 
 
 def _pass_on_refusal(reply: asyncio.Future[bytes | None], confirmation: asyncio.Future[Outcome]) -> None:
@@ -167,12 +261,13 @@ class RpcClient:
 
     A call outlives reconnects: until its deadline it is sent again with the same message_id on each new connection,
     so a worker must give the same answer to the same message_id. Replies to nobody, and second ones, are
-    ignored.
+    ignored. With ``bundles``, commands of the same turn of the event loop share messages, and their replies, too.
     """
 
-    def __init__(self, address: BrokerAddress | str) -> None:
+    def __init__(self, address: BrokerAddress | str, *, bundles: bool = False) -> None:
         where = BrokerAddress(url=address) if isinstance(address, str) else address
         self._where = where
+        self._bundles = bundles
         self._link = Link(lambda: _RpcSession(where), name="broker client")
         self._in_flight: set[str] = set()
         self._was_answered = False
@@ -219,11 +314,12 @@ class RpcClient:
             routing_key=routing_key,
             is_anonymous=is_anonymous,
             expires_at_s=expires_at_s,
+            # Its properties are those of a bundle.
+            may_be_bundled=self._bundles and expires_at_s is None and routing_key == COMMAND_KEY and not is_anonymous,
         )
         self._in_flight.add(message_id)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._ask_until_answered(command)
+            return await self._ask_until_answered(command, until_s=now + timeout_s)
         except TimeoutError as error:
             if isinstance(self._link.last_error, Misconfigured):
                 raise self._link.last_error from error
@@ -231,21 +327,24 @@ class RpcClient:
         finally:
             self._in_flight.discard(message_id)
 
-    async def _ask_until_answered(self, command: _Command) -> bytes:
+    async def _ask_until_answered(self, command: _Command, *, until_s: float) -> bytes:
         while True:
-            session = await self._link.session()
             try:
-                reply = await session.ask(command)
+                session = self._link.current
+                if session is None:
+                    async with asyncio.timeout_at(until_s):
+                        session = await self._link.session()
+                reply = await session.ask(command, until_s=until_s)
                 self._was_answered = True
                 return reply
             except ConnectionLost:
                 logger.debug("sending a command again on the next connection", extra={"action": "command_resent"})
             except PublishFailed:
                 logger.debug("the queue of commands takes no more: waiting", extra={"action": "command_refused"})
-                await asyncio.sleep(_REFUSED_PAUSE_S)
+                await _pause(until_s)
             except TopologyMissing as error:
                 if self._was_answered:  # somebody has deleted the queue: a worker declares it again
-                    await asyncio.sleep(_REFUSED_PAUSE_S)
+                    await _pause(until_s)
                     continue
                 raise NoCommandQueue(
                     "the broker has no queue for commands: no worker has been started there yet (bso worker), "
@@ -266,6 +365,12 @@ class RpcClient:
             return f"no reply within {timeout_s:.3g} s: {self._link.obstacle}"
         ask = "does a worker run there, and reach its database?"
         return f"no reply within {timeout_s:.3g} s, though the connection to the broker stands: {ask}"
+
+
+async def _pause(until_s: float) -> None:
+    """Wait before a command is offered again. Raises TimeoutError where there is no time for that."""
+    async with asyncio.timeout_at(until_s):
+        await asyncio.sleep(_REFUSED_PAUSE_S)
 
 
 def _remaining_ms(expires_at_s: float | None) -> str | None:

@@ -86,7 +86,7 @@ class BrokerOptimizer:
     def __init__(self, url: str, *, operator_url: str | None = None) -> None:
         self._address = BrokerAddress(url=url)
         self._operator = BrokerAddress(url=operator_url or url)
-        self._transport = BrokerTransport(url)
+        self._transport = BrokerTransport(url, bundles=True)
         self._looking = asyncio.Lock()
         self._queues: tuple[float, Mapping[str, QueueDepth | None]] = (-math.inf, {})
         self._refusal: str | None = None

@@ -301,7 +301,15 @@ def _replies(delivery: Delivery, sender: Origin, reply: Reply, job_id: str | Non
     command_id = delivery.correlation_id or delivery.message_id or ""
     body = encode_reply(reply, command_id=command_id, job_id=job_id)
     correlation_id = reply_id(command_id, sender.user)
-    return [BrokerReply(reply_to=sender.reply_to, body=body, correlation_id=correlation_id, user_id=sender.user)]
+    return [
+        BrokerReply(
+            reply_to=sender.reply_to,
+            body=body,
+            correlation_id=correlation_id,
+            user_id=sender.user,
+            may_be_bundled=delivery.is_of_bundle,
+        )
+    ]
 
 
 def _result(answer: Answer) -> str:

@@ -26,11 +26,14 @@ _LONGEST_PAUSE_S = 20.0
 
 
 class BrokerTransport:
-    """Sends commands through a broker. Reconnects by itself; a call is sent again on each new connection."""
+    """Sends commands through a broker. Reconnects by itself; a call is sent again on each new connection.
 
-    def __init__(self, url: str) -> None:
+    ``bundles``: what is called at the same time goes out as one message, which is for those with many calls at once.
+    """
+
+    def __init__(self, url: str, *, bundles: bool = False) -> None:
         self._address = BrokerAddress(url=url, spread_s=_SPREAD_S, longest_pause_s=_LONGEST_PAUSE_S)
-        self._caller = RpcClient(self._address)
+        self._caller = RpcClient(self._address, bundles=bundles)
 
     @property
     def is_connected(self) -> bool:

@@ -87,6 +87,7 @@ def reply_to(delivery: Delivery, body: bytes) -> Reply:
         body=body,
         correlation_id=delivery.correlation_id or "",
         user_id=delivery.user_id,
+        may_be_bundled=delivery.is_of_bundle,
     )
 
 
