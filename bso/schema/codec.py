@@ -190,6 +190,9 @@ def command_from(command_type: type, body: Any, in_path: Mapping[str, str] | Non
     return command
 
 
+_NO_NUMBERS = (bool, str, Mapping, list)  # or values that may hold some
+
+
 def _no_numbers(read: object, came: object, *place: str | int) -> Iterator[InitErrorDetails]:
     """What came as something else where a number was read."""
     if isinstance(came, bool | str):
@@ -197,7 +200,8 @@ def _no_numbers(read: object, came: object, *place: str | int) -> Iterator[InitE
             yield {"type": "float_type" if isinstance(read, float) else "int_type", "loc": place, "input": came}
     elif isinstance(came, Mapping):
         for name, value in came.items():
-            yield from _no_numbers(getattr(read, name, None), value, *place, name)
+            if isinstance(value, _NO_NUMBERS):
+                yield from _no_numbers(getattr(read, name, None), value, *place, name)
     elif isinstance(came, list) and isinstance(read, tuple):
         for number, (item, value) in enumerate(zip(read, came, strict=False)):
             yield from _no_numbers(item, value, *place, number)
