@@ -81,9 +81,9 @@ How their costs in all compare is known; what is wrong in the guess of their epo
 SMOOTH, ROUGH = 0.005, 0.05
 """The variance of what each batch size has for itself: some 7 %, or some 22 %."""
 HYPOTHESES = (
-    (0.02, SMOOTH, 0.16),
-    (0.035, SMOOTH, 0.18),
-    (0.06, SMOOTH, 0.17),
+    (0.02, SMOOTH, 0.15),
+    (0.035, SMOOTH, 0.17),
+    (0.06, SMOOTH, 0.16),
     (0.1, SMOOTH, 0.14),
     (0.17, SMOOTH, 0.12),
     (0.3, SMOOTH, 0.09),
@@ -92,6 +92,8 @@ HYPOTHESES = (
     (1.3, SMOOTH, 0.01),
     (0.03, ROUGH, 0.02),
     (0.15, ROUGH, 0.02),
+    (0.3, ROUGH, 0.02),
+    (0.5, ROUGH, 0.01),
 )
 """Standard deviations of ln epoch cost between runs, what batch sizes have for themselves, and how likely both are."""
 SPIKE = 1.0

@@ -7,9 +7,10 @@ and reports on the next one.
 
 from collections.abc import Sequence
 
-CHOOSING = (range(100_000), range(100_000, 200_000))
-"""For trying out: look as often as you like. Figures in documents that are older than probes are from the second."""
-REPORTING = (range(200_000, 300_000), range(300_000, 400_000))
+CHOOSING = (range(100_000), range(100_000, 200_000), range(200_000, 300_000))
+"""For trying out: look as often as you like. Figures in documents that are older than probes are from the second, and
+those of probes from the third."""
+REPORTING = (range(300_000, 400_000), range(400_000, 500_000))
 """For figures in documents: the first pool is in use."""
 
 PURPOSES = {"choosing": CHOOSING, "reporting": REPORTING}

@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import replace
+from statistics import mode
 
 import pytest
 
@@ -88,11 +89,13 @@ def test_the_last_attempt_runs_to_its_end() -> None:
 
 def test_an_expensive_run_goes_on_above_its_bound_where_that_costs_less_than_a_fresh_one() -> None:
     draw, trainings = random.Random(7), Trainings().register(default_batch_size=128)
+    models: list[int] = []
     for number, factor in enumerate([*(draw.gauss(0.0, 0.4) for _ in range(40)), math.log(2.7)]):
         trainings.prices = {size: math.exp(factor) * price for size, price in PRICES.items()}
         if number < 40:
-            trainings.recur(number)
-    trial = trainings.life.begin("expensive", batch_size=128)
+            models.append(trainings.recur(number)[-1].batch_size)
+    incumbent = mode(models[-10:])
+    trial = trainings.life.begin("expensive", batch_size=incumbent)
     assert trial.bound is not None
     ended = trainings.train(trial)
     assert ended.outcome is Outcome.CONVERGED
