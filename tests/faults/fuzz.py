@@ -37,6 +37,7 @@ from bso.domain.commands import (
 from bso.domain.trial import Outcome
 from bso.schema.codec import decode_reply, encode_command
 from bso_broker.addresses import REPLY_PREFIX, reply_id
+from bso_broker.bundles import BUNDLE, MOST_PARTS, Part, bundle_of, parts_of
 from bso_broker.topology import COMMAND_KEY, COMMAND_QUEUE, COMMANDS
 from bso_workers.metrics import REASONS
 from tests.faults.matrix.auditing import audit
@@ -122,9 +123,13 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
         replies = await channel.declare_queue(f"{REPLY_PREFIX}guest.{uuid.uuid4().hex}", exclusive=True)
 
         async def on_reply(message: aio_pika.abc.AbstractIncomingMessage) -> None:
-            reply = decode_reply(message.body)
-            answers[getattr(reply, "type", type(reply).__name__)] += 1
-            unanswered.discard(message.correlation_id or "")
+            is_bundle = message.content_type == BUNDLE
+            for correlation_id, body in (
+                parts_of(message.body) if is_bundle else [(message.correlation_id, message.body)]
+            ):
+                reply = decode_reply(body)
+                answers[getattr(reply, "type", type(reply).__name__)] += 1
+                unanswered.discard(correlation_id or "")
 
         await replies.consume(on_reply, no_ack=True)
         exchange = await channel.get_exchange(COMMANDS, ensure=False)
@@ -143,7 +148,7 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
                 message = _message(rng, replies.name)
                 is_own = message.reply_to == replies.name and len(message.correlation_id or "") == _UUID_LENGTH
                 if is_own and message.expiration is None:
-                    unanswered.add(reply_id(message.correlation_id, message.user_id))
+                    unanswered |= {reply_id(correlation_id, message.user_id) for correlation_id in _awaited(message)}
                 group.create_task(_send(exchange, message, free))
                 if number % 20_000 == 0:
                     sys.stderr.write(f"{number} sent, {sum(answers.values())} answered\n")
@@ -153,6 +158,14 @@ async def _flood(stage: Stage, messages: int) -> Counter[str]:
         except AssertionError:
             stage.surprises.append(f"{len(unanswered)} messages were not answered: {sorted(unanswered)[:5]}")
     return answers
+
+
+def _awaited(message: aio_pika.Message) -> Sequence[str]:
+    """What the replies to a message are known by: those to all that a bundle holds, if it can be read."""
+    if message.content_type == BUNDLE:
+        with suppress(ValueError):
+            return [command_id for command_id, _ in parts_of(message.body)]
+    return [message.correlation_id or ""]
 
 
 async def _send(exchange: AbstractExchange, message: aio_pika.Message, free: asyncio.Semaphore) -> None:
@@ -169,6 +182,9 @@ def _message(rng: random.Random, reply_to: str) -> aio_pika.Message:
     job_id = f"fuzzed-{rng.randrange(50)}"
     request = Request(command_id=command_id, job_id=job_id, command=_command(rng))
     body = rng.choice(_CHANGES)(rng, encode_command(request))
+    is_bundle = rng.random() < 0.1
+    if is_bundle:
+        body = _bundle(rng, job_id, (command_id, body))
     properties: dict[str, Any] = {"message_id": command_id, "correlation_id": command_id, "reply_to": reply_to}
     for name in tuple(properties):
         if rng.random() < 0.05:
@@ -179,7 +195,19 @@ def _message(rng: random.Random, reply_to: str) -> aio_pika.Message:
         properties["user_id"] = "guest"
     if rng.random() < 0.02:
         properties["expiration"] = rng.choice([0.001, 60])
-    return aio_pika.Message(body, **properties)
+    return aio_pika.Message(body, content_type=BUNDLE if is_bundle else None, **properties)
+
+
+def _bundle(rng: random.Random, job_id: str, first: Part) -> bytes:
+    """A command among others, which may have line breaks in it, in a bundle that may be too large."""
+    parts = [first]
+    for _ in range(rng.choice([0, 1, 3, MOST_PARTS - 1, MOST_PARTS])):
+        command_id = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+        request = Request(command_id=command_id, job_id=job_id, command=_command(rng))
+        change = rng.choice(_CHANGES) if rng.random() < 0.2 else _as_it_is
+        parts.append((command_id, change(rng, encode_command(request))))
+    body = bundle_of(parts)
+    return body if rng.random() < 0.9 else _other_bytes(rng, body)
 
 
 def _command(rng: random.Random) -> Command:
