@@ -207,7 +207,7 @@ class CommandConsumer:
         self._observe()
 
     async def ready_messages(self) -> int:
-        """How many commands wait in the queue, not counting those already handed to a worker."""
+        """How many messages wait in the queue, not counting those already handed to a worker."""
         if (session := self._link.current) is None:
             raise BrokerUnreachable(f"cannot count the waiting commands: {self._readiness.reason}")
         return await session.ready_messages()

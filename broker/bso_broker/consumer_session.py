@@ -15,6 +15,7 @@ from bso.log_records import logger_of
 from bso.schema.envelope import MAX_MESSAGE_BYTES
 from bso_broker.bundles import BUNDLE, parts_of
 from bso_broker.connection import BrokerAddress, Connection
+from bso_broker.dead_letters import added_headers
 from bso_broker.declaration import declare_if_allowed, depth_of
 from bso_broker.errors import BrokerUnreachable, ConnectionLost
 from bso_broker.frames import Arrived, Tap, discarded_bytes
@@ -64,7 +65,7 @@ class ConsumerSession(BrokerSession):
         self._turn = asyncio.Lock()  # frames go out in the order in which they were decided on
         self._arrived: deque[Delivery] = deque()
         self._unsettled: dict[int, set[int]] = {}  # the parts of each message, by its tag
-        self._to_hand_back: set[int] = set()  # of them those that a part of is to come again
+        self._to_hand_back: set[int] = set()  # tags of messages that have to be delivered again
 
     @override
     async def open(self) -> None:
@@ -168,7 +169,7 @@ class ConsumerSession(BrokerSession):
                 parts.discard(each.part)
                 if not parts:
                     whole[each.tag] = None
-        await self._nack([tag for tag in whole if tag in self._to_hand_back])
+        await self._nack(tag for tag in whole if tag in self._to_hand_back)
         rest = {tag: None for tag in whole if tag in self._unsettled}
         last = 0
         for tag in self._unsettled:
@@ -184,9 +185,11 @@ class ConsumerSession(BrokerSession):
             await self._channel.basic_ack(tag, wait=False)
 
     async def _nack(self, tags: Iterable[int]) -> None:
-        for tag in tags:
+        known = [tag for tag in tags if tag in self._unsettled]
+        for tag in known:  # first: the connection may be lost on the way
             del self._unsettled[tag]
             self._to_hand_back.discard(tag)
+        for tag in known:
             await self._channel.basic_nack(tag, requeue=True, wait=False)
 
     def _announce_if_idle(self) -> None:
@@ -232,7 +235,10 @@ class ConsumerSession(BrokerSession):
 
 
 def _deliveries(arrived: Arrived, *, session: int, believed: Container[str]) -> list[Delivery]:
-    """The commands in a message: one, or those of a bundle. A bundle that cannot be read is one that cannot be read."""
+    """The command in a message, or those of a bundle. A bundle that cannot be read is handed over as one command.
+
+    Headers that the sender of a bundle chose are left out: each command would carry them to the dead letters.
+    """
     alone = _delivery(arrived, session=session, believed=believed)
     if arrived.properties.content_type != BUNDLE or alone.discarded_bytes:
         return [alone]
@@ -241,8 +247,9 @@ def _deliveries(arrived: Arrived, *, session: int, believed: Container[str]) -> 
     except ValueError as error:
         logger.info("a bundle cannot be read: %s", error, extra={"action": "bundle_unreadable"})
         return [alone]
+    of_bundle = replace(alone, headers=added_headers(alone.headers), is_of_bundle=True)
     return [
-        replace(alone, body=body, message_id=command_id, correlation_id=command_id, part=part, is_of_bundle=True)
+        replace(of_bundle, body=body, message_id=command_id, correlation_id=command_id, part=part)
         for part, (command_id, body) in enumerate(parts)
     ]
 

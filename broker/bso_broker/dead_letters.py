@@ -104,6 +104,11 @@ def own_headers(headers: Headers) -> dict[str, object]:
     return own
 
 
+def added_headers(headers: Headers) -> dict[str, object]:
+    """The headers that bso adds, which say whose command it is."""
+    return {name: headers[name] for name in _ADDED if name in headers}
+
+
 def _sized(name: str, value: object) -> tuple[int, object]:
     """A header as pamqp can write it, and its size. It reads some that it cannot: doubles, text that is not UTF-8."""
     try:

@@ -55,7 +55,7 @@ class CommandSource(Protocol):
         ...
 
     async def ready_messages(self) -> int:
-        """How many commands wait in the queue."""
+        """How many messages wait in the queue."""
         ...
 
 

@@ -12,7 +12,7 @@ from pamqp.common import FieldTable
 from typing_extensions import override
 
 from bso_broker.addresses import is_reply_address
-from bso_broker.bundles import BUNDLE, Part, bundle_of, together
+from bso_broker.bundles import BUNDLE, Bundle, Part, bundle_of, may_share
 from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.declaration import declare_if_allowed
 from bso_broker.errors import ConnectionLost, ForgedReplyAddress, PublishFailed, TopologyMissing
@@ -165,25 +165,32 @@ class ReplyPublisher:
 
 def _messages_of(replies: Sequence[Reply]) -> Iterator[Outgoing]:
     """A message for each reply, or for several that go to the same queue, where their receiver reads bundles."""
-    by_queue: dict[str, list[tuple[Reply, Part]]] = {}
+    bundles: dict[str, Bundle] = {}
     for reply in replies:
-        if reply.may_be_bundled:
-            by_queue.setdefault(reply.reply_to, []).append((reply, (reply.correlation_id, reply.body)))
-        else:
-            yield _reply(reply)
-    for queue, of_queue in by_queue.items():
-        for group in together(of_queue):
-            yield _reply(group[0][0]) if len(group) == 1 else _bundle(queue, [part for _, part in group])
+        part = (reply.correlation_id, reply.body)
+        if not (reply.may_be_bundled and may_share(part)):
+            yield _reply(reply.reply_to, part)
+            continue
+        bundle = bundles.get(reply.reply_to)
+        if bundle is None or not bundle.add(part):
+            if bundle is not None:
+                yield _replies(reply.reply_to, bundle)
+            bundles[reply.reply_to] = Bundle(part)
+    for queue, bundle in bundles.items():
+        yield _replies(queue, bundle)
 
 
-def _reply(reply: Reply) -> Outgoing:
-    properties = Basic.Properties(correlation_id=reply.correlation_id, delivery_mode=_TRANSIENT)
-    return Outgoing(routing_key=reply.reply_to, body=reply.body, properties=properties)
-
-
-def _bundle(queue: str, parts: Sequence[Part]) -> Outgoing:
+def _replies(queue: str, bundle: Bundle) -> Outgoing:
+    if len(bundle.parts) == 1:
+        return _reply(queue, bundle.parts[0])
     properties = Basic.Properties(content_type=BUNDLE, delivery_mode=_TRANSIENT)
-    return Outgoing(routing_key=queue, body=bundle_of(parts), properties=properties)
+    return Outgoing(routing_key=queue, body=bundle_of(bundle.parts), properties=properties)
+
+
+def _reply(queue: str, part: Part) -> Outgoing:
+    correlation_id, body = part
+    properties = Basic.Properties(correlation_id=correlation_id, delivery_mode=_TRANSIENT)
+    return Outgoing(routing_key=queue, body=body, properties=properties)
 
 
 def check_reply_address(reply_to: str, user_id: str | None) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from pamqp.commands import Basic
@@ -15,7 +14,7 @@ from bso.domain.errors import Misconfigured
 from bso.log_records import logger_of
 from bso.schema.envelope import MAX_ANSWER_BYTES
 from bso_broker.addresses import new_reply_queue, reply_id
-from bso_broker.bundles import BUNDLE, Part, bundle_of, parts_of, together
+from bso_broker.bundles import BUNDLE, Bundle, bundle_of, may_share, parts_of
 from bso_broker.connection import BrokerAddress, explain, is_lost
 from bso_broker.errors import (
     CallTimeout,
@@ -60,13 +59,19 @@ class _Asked:
     confirmation: asyncio.Future[Outcome] | None = None
     timer: asyncio.TimerHandle | None = None
 
+    def fail(self, error: Exception) -> None:
+        """End the waiting, if it has not ended."""
+        if not self.reply.done():
+            self.reply.set_exception(error)
 
-@dataclass(frozen=True, slots=True)
-class _Gathered:
-    """The commands of one turn of the event loop, and what becomes of the messages that hold them."""
 
+@dataclass(slots=True, eq=False)
+class _Gathering:
+    """Commands of one turn of the event loop, which go out as one message, and what becomes of that."""
+
+    bundle: Bundle
+    asked: list[_Asked]
     outcome: asyncio.Future[Outcome]
-    commands: list[_Command] = field(default_factory=list)
 
 
 class _RpcSession(BrokerSession):
@@ -81,7 +86,7 @@ class _RpcSession(BrokerSession):
         super().__init__(address)
         self._reply_queue = new_reply_queue(address.login)
         self._replies: dict[str, asyncio.Future[bytes | None]] = {}
-        self._gathered: _Gathered | None = None
+        self._gathering: _Gathering | None = None
 
     @override
     async def open(self) -> None:
@@ -120,7 +125,7 @@ class _RpcSession(BrokerSession):
 
     def _send(self, asked: _Asked) -> None:
         loop = asyncio.get_running_loop()
-        asked.confirmation = self._publish(asked.command)
+        asked.confirmation = self._publish(asked)
         asked.confirmation.add_done_callback(partial(_pass_on_refusal, asked.reply))
         asked.sent_at_s = loop.time()
         self._look_later(asked, after_s=min(asked.pause_s, self.address.confirm_timeout_s))
@@ -139,46 +144,55 @@ class _RpcSession(BrokerSession):
         if now_s >= asked.until_s:
             asked.reply.set_exception(TimeoutError())
         elif asked.confirmation.done():
-            asked.pause_s *= 2
-            try:
-                self._send(asked)
-            except Exception as error:  # noqa: BLE001  # for who waits
-                if not asked.reply.done():
-                    asked.reply.set_exception(error)
+            if now_s < asked.sent_at_s + asked.pause_s:
+                self._look_later(asked, after_s=asked.pause_s)
+            else:
+                self._send_again(asked)
         elif now_s < asked.sent_at_s + patience_s:
             asked.confirmation.add_done_callback(partial(self._look_at, asked))
             self._look_later(asked, after_s=patience_s)
         else:
             self.fail(ConnectionLost(f"no confirmation within {patience_s:g} s"))
 
-    def _publish(self, command: _Command) -> asyncio.Future[Outcome]:
+    def _send_again(self, asked: _Asked) -> None:
+        asked.pause_s *= 2
+        try:
+            self._send(asked)
+        except Exception as error:  # noqa: BLE001  for who waits
+            asked.fail(error)
+
+    def _publish(self, asked: _Asked) -> asyncio.Future[Outcome]:
         """Publish; a command that may be bundled goes out with others, once this turn of the event loop is over."""
+        command, part = asked.command, (asked.command.message_id, asked.command.body)
         check_size(command.body)
-        if not command.may_be_bundled:
-            return self._write([self._message(command)])
-        if self._gathered is None:
-            loop = asyncio.get_running_loop()
-            self._gathered = _Gathered(loop.create_future())
-            loop.call_soon(self._publish_gathered)
-        self._gathered.commands.append(command)
-        return self._gathered.outcome
+        if not (command.may_be_bundled and may_share(part)):
+            return self._write(self._message(command))
+        gathering = self._gathering
+        if gathering is not None and gathering.bundle.add(part):
+            gathering.asked.append(asked)
+            return gathering.outcome
+        loop = asyncio.get_running_loop()
+        gathering = self._gathering = _Gathering(Bundle(part), [asked], loop.create_future())
+        loop.call_soon(self._publish_gathered, gathering)
+        return gathering.outcome
 
-    def _publish_gathered(self) -> None:
-        gathered, self._gathered = self._gathered, None
-        assert gathered is not None
-        groups = together((command, (command.message_id, command.body)) for command in gathered.commands)
+    def _publish_gathered(self, gathering: _Gathering) -> None:
+        if self._gathering is gathering:
+            self._gathering = None
+        is_alone = len(gathering.asked) == 1
+        message = self._message(gathering.asked[0].command) if is_alone else self._bundle(gathering.bundle)
         try:
-            confirmation = self._write(
-                [self._message(group[0][0]) if len(group) == 1 else self._bundle(group) for group in groups]
-            )
-        except ConnectionLost:  # this session has failed, and with it all that wait for a reply
-            gathered.outcome.cancel()
+            confirmation = self._write(message)
+        except Exception as error:  # noqa: BLE001  for all that wait
+            gathering.outcome.cancel()
+            for asked in gathering.asked:
+                asked.fail(error)
         else:
-            confirmation.add_done_callback(partial(_pass_on, gathered.outcome))
+            confirmation.add_done_callback(partial(_pass_on, gathering.outcome))
 
-    def _write(self, messages: Sequence[Outgoing]) -> asyncio.Future[Outcome]:
+    def _write(self, message: Outgoing) -> asyncio.Future[Outcome]:
         try:
-            return self._commands.publish(messages, exchange=COMMANDS, mandatory=True)
+            return self._commands.publish([message], exchange=COMMANDS, mandatory=True)
         except BaseException as error:
             if not is_lost(error):
                 raise
@@ -198,7 +212,7 @@ class _RpcSession(BrokerSession):
         )
         return Outgoing(routing_key=command.routing_key, body=command.body, properties=properties)
 
-    def _bundle(self, group: Sequence[tuple[_Command, Part]]) -> Outgoing:
+    def _bundle(self, bundle: Bundle) -> Outgoing:
         properties = Basic.Properties(
             content_type=BUNDLE,
             message_id=str(uuid.uuid4()),
@@ -206,7 +220,7 @@ class _RpcSession(BrokerSession):
             user_id=self.address.login,
             delivery_mode=PERSISTENT,
         )
-        return Outgoing(routing_key=COMMAND_KEY, body=bundle_of(part for _, part in group), properties=properties)
+        return Outgoing(routing_key=COMMAND_KEY, body=bundle_of(bundle.parts), properties=properties)
 
     def _on_reply(self, message: Arrived) -> None:
         if message.properties.content_type != BUNDLE:
@@ -261,13 +275,12 @@ class RpcClient:
 
     A call outlives reconnects: until its deadline it is sent again with the same message_id on each new connection,
     so a worker must give the same answer to the same message_id. Replies to nobody, and second ones, are
-    ignored. With ``bundles``, commands of the same turn of the event loop share messages, and their replies, too.
+    ignored.
     """
 
-    def __init__(self, address: BrokerAddress | str, *, bundles: bool = False) -> None:
+    def __init__(self, address: BrokerAddress | str) -> None:
         where = BrokerAddress(url=address) if isinstance(address, str) else address
         self._where = where
-        self._bundles = bundles
         self._link = Link(lambda: _RpcSession(where), name="broker client")
         self._in_flight: set[str] = set()
         self._was_answered = False
@@ -294,10 +307,12 @@ class RpcClient:
         expiration_s: float | None = None,
         routing_key: str = COMMAND_KEY,
         is_anonymous: bool = False,
+        may_be_bundled: bool = False,
     ) -> bytes:
         """Send a command, or what else its routing key says, and return the reply to it.
 
-        ``is_anonymous``: it does not say whose it is.
+        ``is_anonymous``: it does not say whose it is. ``may_be_bundled``: it may share a message with other calls of
+        the same turn of the event loop, and its reply with theirs; it may be decided again where one of these is.
 
         Raises CallTimeout when no reply came within ``timeout_s`` (it may be carried out all the same: call again
         with the same message_id), NoCommandQueue when there is no queue and nobody has answered before, and what is
@@ -314,8 +329,7 @@ class RpcClient:
             routing_key=routing_key,
             is_anonymous=is_anonymous,
             expires_at_s=expires_at_s,
-            # Its properties are those of a bundle.
-            may_be_bundled=self._bundles and expires_at_s is None and routing_key == COMMAND_KEY and not is_anonymous,
+            may_be_bundled=may_be_bundled and expiration_s is None and routing_key == COMMAND_KEY and not is_anonymous,
         )
         self._in_flight.add(message_id)
         try:

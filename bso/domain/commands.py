@@ -243,3 +243,6 @@ TrialCommand = ReportEpoch | FinishTrial | RenewLease | ExpireLease | ReportEpoc
 """Those that are about one trial."""
 EXPIRING = (BeginTrial, DescribeJob)
 """Commands whose answer is worthless after the client's deadline; all others never expire."""
+FACTS = (ReportEpoch, FinishTrial, ReportPowerProfile, ReportEpochCosts)
+"""Commands that state facts, true whenever they are decided. Any other one may have become wrong meanwhile: a deletion,
+for example, must not come after what came after it."""

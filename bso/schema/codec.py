@@ -190,7 +190,7 @@ def command_from(command_type: type, body: Any, in_path: Mapping[str, str] | Non
     return command
 
 
-_NO_NUMBERS = (bool, str, Mapping, list)  # or values that may hold some
+_MAY_BE_WRONG = (bool, str, Mapping, list)  # what is no number, or may hold what is none
 
 
 def _no_numbers(read: object, came: object, *place: str | int) -> Iterator[InitErrorDetails]:
@@ -200,7 +200,7 @@ def _no_numbers(read: object, came: object, *place: str | int) -> Iterator[InitE
             yield {"type": "float_type" if isinstance(read, float) else "int_type", "loc": place, "input": came}
     elif isinstance(came, Mapping):
         for name, value in came.items():
-            if isinstance(value, _NO_NUMBERS):
+            if isinstance(value, _MAY_BE_WRONG):
                 yield from _no_numbers(getattr(read, name, None), value, *place, name)
     elif isinstance(came, list) and isinstance(read, tuple):
         for number, (item, value) in enumerate(zip(read, came, strict=False)):

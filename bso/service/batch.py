@@ -72,27 +72,28 @@ class _Decided:
 
 
 class _Stopwatch:
-    """CPU time of a thread that does nothing else between two measurements, or it is restarted.
+    """CPU time of this thread. Reading it is a system call, so it is read at most once per millisecond and decision.
 
-    Reading CPU time is a system call: it is read for long decisions alone. Those below a millisecond count as they are.
+    Decisions below a millisecond count as they are: they have no more CPU time than that.
     """
 
     def __init__(self) -> None:
-        self.restart()
+        self._read()
 
-    def restart(self) -> None:
-        """Begin anew, as the thread has done something else."""
-        self._since_s, self._cpu_s = perf_counter(), thread_time()
+    def _read(self) -> None:
+        self._read_at_s, self._cpu_s = perf_counter(), thread_time()
 
     def time(self, decide: Callable[[], Decision]) -> tuple[Decision, float]:
-        """A decision, and the CPU time that it took [s]; of a long one at least so much, if others came before it."""
+        """A decision, and the CPU time that it took [s], to a millisecond."""
         began_s = perf_counter()
+        before_s = began_s - self._read_at_s
+        if before_s > _LONG_S:
+            self._read()
+            before_s = 0.0
         decision = decide()
         took_s = perf_counter() - began_s
         if took_s > _LONG_S:
-            before_s = began_s - self._since_s  # what came before took at most so much
             took_s = max(0.0, thread_time() - self._cpu_s - before_s)
-            self.restart()
         return decision, took_s
 
 
@@ -140,7 +141,6 @@ class Batches:
         for request in requests:
             if took_s > _LONG_S:  # others have their turn, and as much time as a job whose decisions are costly
                 await asyncio.sleep(took_s if took_s > _COSTLY_S else 0.0)
-                stopwatch.restart()
             took_s = 0.0
             cause = unusable.get(request.job_id, None if spent_s < self.budget_s else _OUT_OF_TIME)
             if cause is not None:
@@ -180,7 +180,6 @@ class Batches:
             decide = partial(self.decide, job, request.command, facts, context)
             if is_long:
                 decision, took_s = await asyncio.to_thread(lambda: _Stopwatch().time(decide))
-                stopwatch.restart()
             else:
                 decision, took_s = stopwatch.time(decide)
             self.deciding_s += took_s

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, NoReturn
 from unittest.mock import patch
 
-from bso.domain.commands import BeginTrial, Request
+from bso.domain.commands import FACTS, BeginTrial, Request
 from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine
 from bso.service.records import ChangeSet
@@ -26,7 +26,7 @@ from bso_workers import bootstrap
 from bso_workers.__main__ import main
 from bso_workers.admission import Admitted
 from bso_workers.outbox import EventOutbox
-from bso_workers.settlement import KEPT_HERE, Settlement
+from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import TroubledJobs
 
 
@@ -106,7 +106,7 @@ class DiesAfterPublishing(EventOutbox):
 
 class DiesAfterParking(TroubledJobs):
     async def keep(self, items: Sequence[Admitted]) -> None:
-        if isinstance(items[0].request.command, KEPT_HERE):
+        if isinstance(items[0].request.command, FACTS):
             CommandConsumer.ack = die_at_ack  # type: ignore[method-assign]  # likewise
         await super().keep(items)
 

@@ -80,9 +80,9 @@ async def _check_queues(connection: AbstractConnection) -> tuple[list[Finding], 
     except NotPermitted:
         return [note("workers", f"this login may not look at the queue {COMMAND_QUEUE}")], True
     if not queue.consumers:
-        found = f"no worker consumes {COMMAND_QUEUE}; {queue.messages} commands wait"
+        found = f"no worker consumes {COMMAND_QUEUE}; {queue.messages} messages wait"
         return [broken("workers", found, "start one (`bso worker`), or look at /readyz of those that run")], False
-    working = ok("workers", f"{queue.consumers} consume {COMMAND_QUEUE}; {queue.messages} commands wait")
+    working = ok("workers", f"{queue.consumers} consume {COMMAND_QUEUE}; {queue.messages} messages wait")
     return [working, *await _check_leftover(connection)], True
 
 

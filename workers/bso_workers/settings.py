@@ -57,7 +57,11 @@ class WorkerSettings(BaseModel):
         default=64, ge=1, le=1000, description="How many commands one transaction decides at most."
     )
     prefetch: int = Field(
-        default=128, ge=1, le=65535, description="How many commands the broker hands over ahead of their decision."
+        default=128,
+        ge=1,
+        le=65535,
+        description="How many messages the broker hands over ahead of their decision; one from a gateway has up to 32 "
+        "commands.",
     )
     lease_s: Seconds = Field(default=600.0, description="How long a trial may stay silent before it is suspended.")
     resume_window_s: Seconds = Field(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from bso.domain.commands import FinishTrial, ReportEpoch, ReportEpochCosts, ReportPowerProfile
+from bso.domain.commands import FACTS
 from bso.domain.errors import Misconfigured, Rejected, Retryable
 from bso.domain.events import AttentionNeeded, EpochReported
 from bso.domain.foreign_text import shown
@@ -32,10 +32,6 @@ _FAILURE_COUNTS_S = 30.0
 _BUSY_S = 0.5  # after this a command of a job that had its share may be sent again
 _SLOWED_S = 5.0  # the shortest time for which the broker parks a command
 _PAUSE_AFTER_FAILURE_S = 1.0  # before a message that could not be set aside comes again
-
-KEPT_HERE = (ReportEpoch, FinishTrial, ReportPowerProfile, ReportEpochCosts)
-"""Commands that state facts, and whose senders go on: they are true whenever they are decided. Senders of all others
-wait for the answer, and are asked to send them again later: a deletion, say, must not come after what came after it."""
 
 
 class Settlement:
@@ -281,7 +277,7 @@ class Settlement:
 def _is_nobodys_fact(one: Admitted) -> bool:
     """Whether a command states facts, and its sender waits for no reply: it would not send it again."""
     is_awaited = one.sender.reply_to is not None and not one.delivery.parked_s
-    return isinstance(one.request.command, KEPT_HERE) and not is_awaited
+    return isinstance(one.request.command, FACTS) and not is_awaited
 
 
 def _replies_of_patience(one: Admitted, fast: TooFast) -> list[BrokerReply]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from bso.domain.commands import Command, Request
+from bso.domain.commands import FACTS, Command, Request
 from bso.domain.errors import BsoError
 from bso.domain.policies import PolicyMissing
 from bso.schema.errors import StateTooNew
@@ -19,7 +19,7 @@ from bso_broker.parked_commands import parking_queue
 from bso_broker.topology import PARKED_FOR_S
 from bso_workers.admission import Admitted
 from bso_workers.metrics import Metrics
-from bso_workers.settlement import KEPT_HERE, Settlement
+from bso_workers.settlement import Settlement
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -191,7 +191,7 @@ class TroubledJobs:
         """Whether a command is settled now."""
         pause_s = max(_SOON_S, self.pause_s(one.request.job_id))
         is_awaited = one.sender.reply_to is not None and not one.delivery.parked_s
-        if not isinstance(one.request.command, KEPT_HERE) or (is_too_long and is_awaited):
+        if not isinstance(one.request.command, FACTS) or (is_too_long and is_awaited):
             parked = self._parked.get(one.request.job_id)
             advice = "" if parked is None else parked.advice
             await self._settlement.decline(one, retry_after_s=pause_s, advice=advice)

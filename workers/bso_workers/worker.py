@@ -11,7 +11,7 @@ from itertools import zip_longest
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from bso.domain.commands import GiveJob, RegisterJob
+from bso.domain.commands import FACTS, GiveJob, RegisterJob
 from bso.domain.errors import BsoError
 from bso.service.answers import Answer, Undecided
 from bso.service.errors import Conflict, JobDamaged, JobHeld
@@ -25,7 +25,7 @@ from bso_workers.lanes import Lanes
 from bso_workers.metrics import Metrics
 from bso_workers.outbox import EventOutbox
 from bso_workers.rates import Rates
-from bso_workers.settlement import KEPT_HERE, Settlement
+from bso_workers.settlement import Settlement
 from bso_workers.troubled_jobs import TroubledJobs
 
 _log: FilteringBoundLogger = structlog.get_logger(__name__)
@@ -181,7 +181,7 @@ class CommandWorker:
         for one in self._backlog:
             job_id = one.request.job_id
             under_way = self._under_way.get(job_id) or new.get(job_id)
-            if self._has_its_share(job_id, under_way) and not isinstance(one.request.command, KEPT_HERE):
+            if self._has_its_share(job_id, under_way) and not isinstance(one.request.command, FACTS):
                 busy.append(one)
             elif job_id in self._under_way:
                 self._under_way[job_id].since.append(one)

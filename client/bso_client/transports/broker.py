@@ -6,7 +6,7 @@ import asyncio
 import logging
 from datetime import UTC, datetime
 
-from bso.domain.commands import EXPIRING, Request
+from bso.domain.commands import EXPIRING, FACTS, Request
 from bso.domain.errors import Retryable
 from bso.domain.replies import Reply
 from bso.schema.codec import decode_reply, encode_command
@@ -28,12 +28,13 @@ _LONGEST_PAUSE_S = 20.0
 class BrokerTransport:
     """Sends commands through a broker. Reconnects by itself; a call is sent again on each new connection.
 
-    ``bundles``: what is called at the same time goes out as one message, which is for those with many calls at once.
+    ``bundles``: facts that are sent at the same time go out as one message; for those with many calls at once.
     """
 
     def __init__(self, url: str, *, bundles: bool = False) -> None:
         self._address = BrokerAddress(url=url, spread_s=_SPREAD_S, longest_pause_s=_LONGEST_PAUSE_S)
-        self._caller = RpcClient(self._address, bundles=bundles)
+        self._caller = RpcClient(self._address)
+        self._bundles = bundles
 
     @property
     def is_connected(self) -> bool:
@@ -79,6 +80,8 @@ class BrokerTransport:
             message_id=request.command_id,
             timeout_s=timeout_s,
             expiration_s=timeout_s if isinstance(request.command, EXPIRING) else None,
+            # If a bundle is handed back, its commands come again, also those that were declined.
+            may_be_bundled=self._bundles and isinstance(request.command, FACTS),
         )
         return decode_reply(body)
 

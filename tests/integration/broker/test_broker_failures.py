@@ -169,6 +169,25 @@ async def test_a_reply_lost_on_the_workers_side_is_asked_for_again(amqp_url: str
             assert await call == b"BODY"
 
 
+async def test_a_command_without_a_reply_goes_out_again_ever_more_rarely(
+    amqp_url: str, cleaning: AsyncExitStack
+) -> None:
+    """Also when that is longer than a broker may take to confirm: within 3 s after 0, 0.1, 0.3, 0.7 and 1.5 s."""
+    address = BrokerAddress(url=amqp_url, resend_after_s=0.1, confirm_timeout_s=0.3)
+    async with RabbitBroker(amqp_url) as direct, RabbitBroker(address) as broker:
+        consumer = await started_consumer(direct, cleaning)
+        caller = await started_caller(broker, cleaning)
+        came: list[str | None] = []
+        with pytest.raises(CallTimeout):
+            await caller.call(b"body", message_id="1", timeout_s=3.0)
+        last = asyncio.create_task(caller.call(b"body", message_id="2", timeout_s=PATIENCE_S))
+        while "2" not in came:
+            came += [delivery.message_id for delivery in await batch(consumer)]
+        assert 2 <= came.count("1") <= 5
+        last.cancel()
+        await asyncio.wait([last])
+
+
 async def test_a_consumer_whose_queue_is_deleted_declares_it_and_consumes_again(
     broker: RabbitBroker, amqp_url: str, cleaning: AsyncExitStack
 ) -> None:

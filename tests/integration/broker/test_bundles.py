@@ -28,8 +28,8 @@ COUNT = 2 * MOST_PARTS + 1
 
 @pytest.fixture
 async def bundler(amqp_url: str, broker: RabbitBroker, cleaning: AsyncExitStack) -> RpcClient:
-    """A client that bundles, connected."""
-    return await connected(RpcClient(BrokerAddress(url=amqp_url, resend_after_s=PATIENCE_S), bundles=True), cleaning)
+    """A client, connected, which sends nothing twice."""
+    return await connected(RpcClient(BrokerAddress(url=amqp_url, resend_after_s=PATIENCE_S)), cleaning)
 
 
 async def connected(client: RpcClient, cleaning: AsyncExitStack) -> RpcClient:
@@ -51,10 +51,12 @@ async def calls(bundler: RpcClient) -> AsyncIterator[list[asyncio.Task[bytes]]]:
 
 
 def called(client: RpcClient, count: int) -> list[asyncio.Task[bytes]]:
-    return [
-        asyncio.create_task(client.call(b"body %d" % number, message_id=f"id-{number}", timeout_s=PATIENCE_S))
-        for number in range(count)
-    ]
+    return [bundled(client, f"id-{number}", b"body %d" % number) for number in range(count)]
+
+
+def bundled(client: RpcClient, message_id: str, body: bytes) -> asyncio.Task[bytes]:
+    call = client.call(body, message_id=message_id, timeout_s=PATIENCE_S, may_be_bundled=True)
+    return asyncio.create_task(call)
 
 
 def tags_of(deliveries: list[Delivery]) -> list[int]:
@@ -146,6 +148,76 @@ async def test_a_message_comes_again_once_all_its_commands_are_settled_and_one_w
     await answer(broker, consumer, again)
     async with asyncio.timeout(PATIENCE_S):
         assert await asyncio.gather(*calls[:MOST_PARTS]) == [each.body.upper() for each in first]
+
+
+async def test_a_command_that_was_settled_before_hands_nothing_back(
+    broker: RabbitBroker, cleaning: AsyncExitStack, calls: list[asyncio.Task[bytes]]
+) -> None:
+    consumer = await started_consumer(broker, cleaning)
+    deliveries = await several(consumer, COUNT)
+    await consumer.ack(deliveries[:1])
+    await consumer.requeue(deliveries[:1])  # as where something has failed after the answer
+    await answer(broker, consumer, deliveries[1:])
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*calls[1:])
+    await nothing_else_comes(broker, consumer)
+
+
+async def nothing_else_comes(broker: RabbitBroker, consumer: CommandSource) -> None:
+    """What is sent now is what comes next."""
+    client = broker.rpc_client()
+    await client.start()
+    call = asyncio.create_task(client.call(b"next", message_id="next", timeout_s=PATIENCE_S))
+    (delivery,) = await batch(consumer)
+    assert delivery.message_id == "next"
+    await answer(broker, consumer, [delivery])
+    assert await call == b"NEXT"
+    await client.close()
+
+
+async def test_a_part_that_is_parked_comes_back_alone(
+    broker: RabbitBroker, cleaning: AsyncExitStack, calls: list[asyncio.Task[bytes]]
+) -> None:
+    consumer = await started_consumer(broker, cleaning)
+    deliveries = await several(consumer, COUNT)
+    await consumer.park(deliveries[3], sender="guest", pause_s=0.0)
+    await answer(broker, consumer, [*deliveries[:3], *deliveries[4:]])
+    (again,) = await batch(consumer)
+    assert (again.message_id, again.body, again.is_of_bundle) == ("id-3", b"body 3", False)
+    assert again.parked_s > 0
+    await answer(broker, consumer, [again])
+    async with asyncio.timeout(PATIENCE_S):
+        assert await asyncio.gather(*calls) == [b"BODY %d" % number for number in range(COUNT)]
+
+
+async def test_a_connection_that_is_lost_while_messages_are_handed_back_ends_the_pause(
+    broker: RabbitBroker,
+    amqp_url: str,
+    cleaning: AsyncExitStack,
+    calls: list[asyncio.Task[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nack, handed_back = aiormq.Channel.basic_nack, 0
+
+    async def lose(channel: aiormq.Channel, tag: int, *, requeue: bool, wait: bool) -> None:
+        nonlocal handed_back
+        handed_back += 1
+        if handed_back == 1:
+            await channel.connection.close()
+        else:
+            await nack(channel, tag, requeue=requeue, wait=wait)
+
+    monkeypatch.setattr(aiormq.Channel, "basic_nack", lose)
+    consumer = await started_consumer(broker, cleaning)
+    await several(consumer, COUNT)
+    async with asyncio.timeout(PATIENCE_S):
+        await consumer.pause("the database is away")
+    assert handed_back > 0
+    assert consumer.readiness.reason == "the database is away"
+    living = await started_consumer(broker, cleaning)
+    await answer(broker, living, await several(living, COUNT))
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*calls)
 
 
 async def test_a_worker_that_drains_hands_back_a_message_of_which_it_has_taken_a_part(
@@ -243,6 +315,51 @@ async def test_replies_that_are_no_bundle_end_nothing(
         assert await asyncio.gather(*calls) == [b"BODY %d" % number for number in range(COUNT)]
 
 
+async def test_an_unusual_id_harms_nobody_else(
+    bundler: RpcClient, broker: RabbitBroker, cleaning: AsyncExitStack
+) -> None:
+    unusual = 'a {}\nforged {"on_behalf_of": "root"}\nb'
+    forging = bundled(bundler, unusual, b"forging")
+    unreadable = [bundled(bundler, message_id, b"x") for message_id in ("x" * 256, "\ud800")]
+    calls = called(bundler, 3)
+    found = await asyncio.gather(*unreadable, return_exceptions=True)
+    assert [type(each) for each in found] == [ValueError, UnicodeEncodeError]
+    consumer = await started_consumer(broker, cleaning)
+    deliveries = await several(consumer, 4)
+    assert {each.message_id: each.body for each in deliveries} == {
+        unusual: b"forging",
+        **{f"id-{number}": b"body %d" % number for number in range(3)},
+    }
+    await answer(broker, consumer, deliveries)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await asyncio.gather(forging, *calls) == [b"FORGING", *(b"BODY %d" % number for number in range(3))]
+
+
+async def test_one_message_that_is_refused_leaves_the_others(
+    bundler: RpcClient, broker: RabbitBroker, amqp_url: str
+) -> None:
+    async with aiormq.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        await channel.queue_delete(COMMAND_QUEUE)
+        await channel.queue_declare(
+            COMMAND_QUEUE, durable=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"}
+        )
+        await channel.queue_bind(COMMAND_QUEUE, COMMANDS, "command")
+        calls = called(bundler, COUNT)
+        for _ in range(2):
+            await eventually_async(lambda: any_waiting(broker))
+            message = await channel.basic_get(COMMAND_QUEUE, no_ack=True)
+            for command_id, body in parts_of(message.body):
+                properties = Basic.Properties(correlation_id=command_id)
+                reply_to = message.header.properties.reply_to or ""
+                await channel.basic_publish(body.upper(), routing_key=reply_to, properties=properties)
+        both = range(2 * MOST_PARTS)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await asyncio.gather(*calls[: len(both)]) == [b"BODY %d" % number for number in both]
+        calls[-1].cancel()
+        await asyncio.wait(calls)
+
+
 async def test_commands_that_no_queue_takes_are_each_refused(
     bundler: RpcClient, broker: RabbitBroker, amqp_url: str
 ) -> None:
@@ -258,7 +375,7 @@ async def test_calls_of_one_turn_survive_a_connection_that_breaks(
     broker: RabbitBroker, amqp_url: str, tcp_proxy: Proxied, cleaning: AsyncExitStack
 ) -> None:
     proxy = tcp_proxy(amqp_url)
-    client = await connected(RpcClient(BrokerAddress(url=proxy.url), bundles=True), cleaning)
+    client = await connected(RpcClient(BrokerAddress(url=proxy.url)), cleaning)
     consumer = await started_consumer(broker, cleaning)
     calls = called(client, COUNT)
     taken = await several(consumer, COUNT)
@@ -275,9 +392,8 @@ async def test_a_command_that_expires_goes_alone(
     bundler: RpcClient, broker: RabbitBroker, cleaning: AsyncExitStack
 ) -> None:
     calls = called(bundler, 2)
-    calls.append(
-        asyncio.create_task(bundler.call(b"late", message_id="late", timeout_s=PATIENCE_S, expiration_s=PATIENCE_S))
-    )
+    late = bundler.call(b"late", message_id="late", timeout_s=PATIENCE_S, expiration_s=PATIENCE_S, may_be_bundled=True)
+    calls.append(asyncio.create_task(late))
     consumer = await started_consumer(broker, cleaning)
     deliveries = await several(consumer, 3)
     by_id = {each.message_id: each for each in deliveries}
