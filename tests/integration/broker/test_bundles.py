@@ -9,6 +9,7 @@ import pytest
 from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 
+from bso.domain.commands import Command, DeleteJob, RenewLease, ReportEpoch, Request
 from bso_broker.bundles import BUNDLE, MOST_PARTS, bundle_of, parts_of
 from bso_broker.connection import BrokerAddress
 from bso_broker.errors import NoCommandQueue
@@ -16,6 +17,7 @@ from bso_broker.messages import Delivery
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.rpc import RpcClient
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS
+from bso_client.transports.broker import BrokerTransport
 from tests.contract.broker.stories import answer, batch, several, started_consumer
 from tests.fakes.memory_broker import CommandSource
 from tests.servers import PATIENCE_S, TcpProxy, eventually_async
@@ -402,3 +404,26 @@ async def test_a_command_that_expires_goes_alone(
     await answer(broker, consumer, deliveries)
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize("bundles", [True, False])
+async def test_a_gateways_reports_share_messages_and_no_other_commands_do(
+    broker: RabbitBroker, amqp_url: str, cleaning: AsyncExitStack, bundles: bool
+) -> None:
+    transport = BrokerTransport(amqp_url, bundles=bundles)
+    await transport.start()
+    cleaning.push_async_callback(transport.close)
+    await eventually_async(lambda: transport.is_connected)
+    report = ReportEpoch(trial_number=1, trial_id="", epoch=1.0, time_s=1.0, energy_j=None, metric=0.5)
+    commands: list[Command] = [report, DeleteJob(), report, RenewLease(trial_number=1, trial_id="")]
+    requests = [
+        Request(command_id=f"id-{number}", job_id="job", command=command) for number, command in enumerate(commands)
+    ]
+    calls = [asyncio.create_task(transport.call(each, timeout_s=PATIENCE_S)) for each in requests]
+    consumer = await started_consumer(broker, cleaning)
+    deliveries = await several(consumer, len(requests))
+    shared = {each.message_id for each in deliveries if each.is_of_bundle}
+    assert shared == ({"id-0", "id-2"} if bundles else set())
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
