@@ -244,5 +244,5 @@ TrialCommand = ReportEpoch | FinishTrial | RenewLease | ExpireLease | ReportEpoc
 EXPIRING = (BeginTrial, DescribeJob)
 """Commands whose answer is worthless after the client's deadline; all others never expire."""
 FACTS = (ReportEpoch, FinishTrial, ReportPowerProfile, ReportEpochCosts)
-"""Commands that state facts, true whenever they are decided. Any other one may have become wrong meanwhile: a deletion,
-for example, must not come after what came after it."""
+"""Commands that state facts, true whenever they are decided, and whose senders go on. Senders of all others wait for
+the answer, and are asked to send them again: a deletion, for example, must not come after what came after it."""

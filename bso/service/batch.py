@@ -72,9 +72,9 @@ class _Decided:
 
 
 class _Stopwatch:
-    """CPU time of this thread. Reading it is a system call, so it is read at most once per millisecond and decision.
+    """CPU time of this thread. To read it is a system call: after long decisions, and else once a millisecond at most.
 
-    Decisions below a millisecond count as they are: they have no more CPU time than that.
+    Of a decision below a millisecond the time on the clock counts: its CPU time is no more than that.
     """
 
     def __init__(self) -> None:

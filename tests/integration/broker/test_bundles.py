@@ -13,7 +13,6 @@ from bso.domain.commands import Command, DeleteJob, RenewLease, ReportEpoch, Req
 from bso_broker.bundles import BUNDLE, MOST_PARTS, bundle_of, parts_of
 from bso_broker.connection import BrokerAddress
 from bso_broker.errors import NoCommandQueue
-from bso_broker.messages import Delivery
 from bso_broker.rabbit import RabbitBroker
 from bso_broker.rpc import RpcClient
 from bso_broker.topology import COMMAND_QUEUE, COMMANDS
@@ -61,17 +60,9 @@ def bundled(client: RpcClient, message_id: str, body: bytes) -> asyncio.Task[byt
     return asyncio.create_task(call)
 
 
-def tags_of(deliveries: list[Delivery]) -> list[int]:
-    return sorted({delivery.tag for delivery in deliveries})
-
-
 async def any_waiting(broker: RabbitBroker) -> bool:
     async with broker.dead_letters() as box:
         return (await box.counts()).commands > 0
-
-
-async def waiting_commands(consumer: CommandSource) -> int:
-    return await consumer.ready_messages()
 
 
 async def test_calls_of_one_turn_share_messages_and_each_gets_its_reply(
@@ -82,7 +73,7 @@ async def test_calls_of_one_turn_share_messages_and_each_gets_its_reply(
     assert [(each.message_id, each.correlation_id, each.body) for each in deliveries] == [
         (f"id-{number}", f"id-{number}", b"body %d" % number) for number in range(COUNT)
     ]
-    assert len(tags_of(deliveries)) == 3
+    assert len({each.tag for each in deliveries}) == 3
     assert [each.is_of_bundle for each in deliveries] == [True] * (COUNT - 1) + [False]  # the last one is alone
     await answer(broker, consumer, deliveries)
     async with asyncio.timeout(PATIENCE_S):
@@ -131,7 +122,7 @@ async def test_a_message_is_settled_with_the_last_of_its_commands(
     assert all(each.redelivered for each in again)
     await answer(broker, living, again)
     await eventually_async(calls[0].done)
-    assert await waiting_commands(living) == 0
+    assert await living.ready_messages() == 0
 
 
 async def test_a_message_comes_again_once_all_its_commands_are_settled_and_one_was_handed_back(
@@ -143,7 +134,7 @@ async def test_a_message_comes_again_once_all_its_commands_are_settled_and_one_w
     await consumer.requeue(first[:1])
     await consumer.ack(deliveries[MOST_PARTS:])
     await consumer.ack(first[1:-1])
-    assert await waiting_commands(consumer) == 0
+    assert await consumer.ready_messages() == 0
     await consumer.ack(first[-1:])
     again = await several(consumer, MOST_PARTS)
     assert [each.message_id for each in again] == [each.message_id for each in first]
@@ -281,7 +272,7 @@ async def test_what_is_no_bundle_is_handed_over_as_it_came(
         (delivery,) = await batch(consumer)
     assert (delivery.message_id, delivery.body, delivery.is_of_bundle) == ("its own", body, False)
     await consumer.ack([delivery])
-    assert await waiting_commands(consumer) == 0
+    assert await consumer.ready_messages() == 0
 
 
 async def test_a_bundle_among_the_dead_letters_is_sent_again_as_one(
