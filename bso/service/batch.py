@@ -19,9 +19,10 @@ from bso.domain.job import Job
 from bso.domain.log import RecordedEvent
 from bso.domain.policies import PolicyMissing, place_in_policy
 from bso.service.answers import Answer, Undecided, poisoned, recalled
-from bso.service.errors import EventIdsReused, OutOfTime, Unstorable
+from bso.service.errors import EventIdsReused, NotAsExpected, OutOfTime, Unstorable
 from bso.service.log_epochs import LogWatch
-from bso.service.ports import Decide, UnitOfWork
+from bso.service.optimistic import Assumptions, expectation_of
+from bso.service.ports import Decide, OptimisticStore, UnitOfWork, UnitsOfWork
 from bso.service.read_set import ReadSet, read_set
 from bso.service.records import ChangeSet, NewEvent, StoredEvent, reply_of
 from bso.service.serialization import (
@@ -110,8 +111,48 @@ class Batches:
     budget_s: float = math.inf
     watch: LogWatch | None = None
     known_jobs: KnownJobs = field(default_factory=KnownJobs)
+    optimistic: OptimisticStore | None = None
     deciding_s: float = field(default=0.0, init=False)
     _long: set[str] = field(default_factory=set, init=False)
+    _assumptions: Assumptions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._assumptions = Assumptions(self.watch)
+
+    async def attempt(self, store: UnitsOfWork, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        """Decide, save and commit in one transaction, without those whose jobs another transaction holds.
+
+        In an ``optimistic`` store nothing is read where that seems not to be needed. Raises as ``run`` does.
+        """
+        if self.optimistic is not None:
+            answers = await self._unread(self.optimistic, requests)
+            if answers is not None:
+                return answers
+        async with store.unit_of_work() as uow:
+            return await self.run(uow, requests, waits=False)
+
+    async def _unread(self, store: OptimisticStore, requests: Sequence[Request]) -> list[Answer | Undecided] | None:
+        """The answers, without reading anything before; None: nothing has happened, and the store has to be read."""
+        assumed = self._assumptions.read_set(requests, self.known_jobs)
+        if assumed is None:
+            return None
+        written = WriteSet(jobs=dict(assumed.jobs))
+        answers = await self._answer(requests, assumed, written)
+        # Whether a command was decided before, the store finds by its events.
+        if any(isinstance(one, _Decided) and not one.events for one in answers):
+            self._assumptions.note_failure()
+            return None
+        changes = _changes(assumed, written)
+        above = 0 if self.watch is None else self.watch.highest_event_id
+        try:
+            event_ids = await store.commit_if(expectation_of(assumed), changes, above=above)
+        except NotAsExpected:
+            self._assumptions.note_failure()
+            return None
+        if self.watch is not None:
+            self.watch.recorded(event_ids.values())
+        self._keep(assumed, written, changes)
+        return _numbered_all(answers, event_ids)
 
     async def run(self, uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> list[Answer | Undecided]:
         """Decide, save and commit. Raises Unstorable where a state cannot be encoded, LogOutdated.
@@ -121,13 +162,14 @@ class Batches:
         read = await read_set(
             uow, requests, rules=self.rules, known_jobs=self.known_jobs, waits=waits, watch=self.watch
         )
+        self._assumptions.note(read)
         written = WriteSet(jobs=dict(read.jobs))
         answers = await self._answer(requests, read, written)
         changes = _changes(read, written)
         self.known_jobs.forget(read.jobs)
         event_ids = await self._commit(uow, changes)
         self._keep(read, written, changes)
-        return [one if isinstance(one, Undecided) else _numbered(one, event_ids) for one in answers]
+        return _numbered_all(answers, event_ids)
 
     async def _answer(
         self, requests: Sequence[Request], read: ReadSet, written: WriteSet
@@ -267,6 +309,12 @@ def _changes(read: ReadSet, written: WriteSet) -> ChangeSet:
         )
     except Exception as error:
         raise Unstorable(f"a job's state cannot be encoded: {type(error).__name__}: {error}") from error
+
+
+def _numbered_all(
+    answers: Sequence[_Decided | Undecided], event_ids: Mapping[tuple[str, int], int]
+) -> list[Answer | Undecided]:
+    return [one if isinstance(one, Undecided) else _numbered(one, event_ids) for one in answers]
 
 
 def _numbered(decided: _Decided, event_ids: Mapping[tuple[str, int], int]) -> Answer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile
 from typing import TypeVar
 
@@ -35,7 +34,7 @@ from bso.service.errors import (
     Unstorable,
 )
 from bso.service.log_epochs import LogWatch
-from bso.service.ports import Decide, UnitsOfWork
+from bso.service.ports import Decide, OptimisticStore, UnitsOfWork
 
 _DEFAULT_RULES = Rules()
 _Found = TypeVar("_Found", bound=Answer | Undecided)
@@ -61,7 +60,8 @@ _DEFAULT_PATIENCE = Patience()
 class Engine:
     """Decides commands against a store. Any number of engines may share one store, in any number of processes.
 
-    With a ``watch`` nothing is decided in a store that holds an older state of the log than before.
+    With a ``watch`` nothing is decided in a store that holds an older state of the log than before. ``optimistic``, the
+    same store, lets attempts decide without reading, as long as nobody else decides on the same jobs.
     """
 
     def __init__(
@@ -73,11 +73,14 @@ class Engine:
         rule: Decide = decide,
         on_retry: Callable[[], None] = lambda: None,
         watch: LogWatch | None = None,
+        optimistic: OptimisticStore | None = None,
     ) -> None:
         self._store = store
         self._patience = patience
         self._on_retry = on_retry
-        self._batches = Batches(rules=rules, decide=rule, budget_s=patience.deciding_s, watch=watch)
+        self._batches = Batches(
+            rules=rules, decide=rule, budget_s=patience.deciding_s, watch=watch, optimistic=optimistic
+        )
 
     async def execute(self, requests: Sequence[Request]) -> list[Answer]:
         """Decide requests, in one transaction if they take no longer; the answers come in the order of the requests.
@@ -96,7 +99,10 @@ class Engine:
         for which the time does not suffice.
         Whatever else goes wrong is raised, and concerns all of them: nothing has happened, or the outcome is unknown.
         """
-        return await _answered(requests, partial(self._once, waits=False))
+        return await _answered(requests, self._attempted)
+
+    async def _attempted(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        return await self._in_time(self._batches.attempt(self._store, requests))
 
     async def _decided(self, requests: Sequence[Request]) -> list[Answer]:
         """All at once, or one by one where that fails for a reason that may lie in one of them."""
@@ -136,14 +142,18 @@ class Engine:
 
     async def _some(self, requests: Sequence[Request]) -> list[Answer]:
         """Those of the requests, the first one at least, whose deciding takes no longer than a transaction may."""
-        answers = await self._once(requests)
+        answers = await self._in_time(self._once(requests))
         return [_decided(one) for one in takewhile(lambda one: not _is_late(one), answers)]
 
-    async def _once(self, requests: Sequence[Request], *, waits: bool = True) -> list[Answer | Undecided]:
+    async def _once(self, requests: Sequence[Request]) -> list[Answer | Undecided]:
+        async with self._store.unit_of_work() as uow:
+            return await self._batches.run(uow, requests, waits=True)
+
+    async def _in_time(self, deciding: Awaitable[list[Answer | Undecided]]) -> list[Answer | Undecided]:
         decided_before_s = self._batches.deciding_s
         try:
-            async with asyncio.timeout(self._patience.attempt_s), self._store.unit_of_work() as uow:
-                return await self._batches.run(uow, requests, waits=waits)
+            async with asyncio.timeout(self._patience.attempt_s):
+                return await deciding
         except TimeoutError as error:
             raise _timed_out(self._patience.attempt_s, self._batches.deciding_s - decided_before_s) from error
 

@@ -28,6 +28,10 @@ class SequenceTaken(Conflict):
     """The log of a job has an event with this number: a rival was faster, or the job's row is behind its log."""
 
 
+class CommandTaken(Conflict):
+    """The log has an event of this command: it was decided before."""
+
+
 class JobDamaged(Retryable):
     """What is stored of a job contradicts itself, or cannot be read: an operator has to look after it."""
 
@@ -45,6 +49,10 @@ class EventUnreadable(StateTooNew):
 
 class EventIdsReused(Conflict):
     """The store gave an event_id that is not above one that it gave before: it holds an older state than it did."""
+
+
+class NotAsExpected(Conflict):
+    """What was expected of the store does not hold: it has to be read."""
 
 
 class OutOfTime(Retryable):

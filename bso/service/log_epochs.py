@@ -89,6 +89,11 @@ class LogWatch:
         self.seen = found if self.seen is None else max(found, self.seen, key=_place)
         return has_begun
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether this process has seen that the store is not the one that it was, in this epoch."""
+        return self._doubt is not None
+
     def check(self, found: LogEpoch | None, *, since: LogEpoch | None) -> None:
         """Compare what a transaction has read with what was ``seen`` before it read. Raises LogOutdated."""
         reason = self._problem(found, since=since)

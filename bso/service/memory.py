@@ -74,6 +74,8 @@ class InMemoryTables:
 class InMemoryStore:
     """Units of work one after another, over ``tables``. ``clock`` gives the time, in UTC."""
 
+    optimistic = None
+
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._turn = asyncio.Lock()

@@ -15,6 +15,7 @@ from bso.domain.tokens import Token
 from bso.domain.trial import EpochReport, Trial
 from bso.service.records import (
     ChangeSet,
+    Expected,
     JobOnKind,
     JobOverview,
     JobSummary,
@@ -113,6 +114,18 @@ class UnitsOfWork(Protocol):
 
     def unit_of_work(self) -> AbstractAsyncContextManager[UnitOfWork]:
         """Begin a transaction."""
+        ...
+
+
+class OptimisticStore(Protocol):
+    """A store that records changes which were decided without reading it, if it holds what was expected."""
+
+    async def commit_if(self, expected: Expected, changes: ChangeSet, *, above: int) -> Mapping[tuple[str, int], int]:
+        """Save changes and make them durable; returns the event_id of each new event by (job_id, seq).
+
+        Raises NotAsExpected, and nothing has happened, where the store does not hold what is ``expected``, a command
+        was decided before, or an event_id is not above ``above``. If this raises StoreLost, the outcome is unknown.
+        """
         ...
 
 
@@ -298,6 +311,11 @@ class Reads(JobReads, Protocol):
 
 class Store(UnitsOfWork, Reads, Protocol):
     """A store: units of work, and reads that take no locks."""
+
+    @property
+    def optimistic(self) -> OptimisticStore | None:
+        """The same store, if what was decided without reading it can be recorded."""
+        ...
 
     async def mark_published(self, event_ids: Collection[int]) -> None:
         """Say that these events have reached the broker."""

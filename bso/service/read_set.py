@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,14 +28,17 @@ _Asked = Sequence[tuple[str, Needs]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSet:
-    """What the store held when the jobs were locked.
+    """What the store held when the jobs were locked, or what it is assumed to hold.
 
-    ``jobs`` have their active trials, ``trials`` are all that were loaded, ``known`` is what else deciding needs;
-    ``revisions`` and ``texts``, of their snapshots, are those of the jobs. Nothing can be decided on the jobs in
-    ``unusable``.
+    ``was_current``: nobody else holds a job that was kept, or has changed it; None where none was. ``jobs`` have their
+    active trials, ``trials`` are all that were loaded, ``known`` is what else deciding needs; ``revisions`` and
+    ``texts``, of their snapshots, are those of the jobs. Nothing can be decided on the jobs in ``unusable``.
+    ``read_at_s``: when the store's clock was read, by the event loop's.
     """
 
     memory: Recollection
+    read_at_s: float
+    was_current: bool | None
     unusable: Mapping[str, Retryable]
     jobs: Mapping[str, Job]
     revisions: Mapping[str, int]
@@ -58,12 +62,13 @@ async def read_set(
     """
     since = None if watch is None else watch.seen
     job_ids = sorted({request.job_id for request in requests})
-    kept = known_jobs.of(job_ids)
+    kept = remembered = known_jobs.of(job_ids)
     if waits and len(job_ids) > 1:  # in the order of their ids, each state is read: no two wait for one another
         kept = {job_id: replace(known, revision=None) for job_id, known in kept.items()}
         locked, memory = await _locked_in_order(uow, requests)
     else:
         locked, memory = await _locked(uow, requests, kept=kept, waits=waits)
+    read_at_s = asyncio.get_running_loop().time()
     if watch is not None:
         watch.check(memory.log_epoch, since=since)
     jobs, unusable = _readable(locked, known_jobs, kept)
@@ -75,6 +80,8 @@ async def read_set(
     loaded = {(job_id, number): trial for job_id, job in jobs.items() for number, trial in job.trials.items()}
     return ReadSet(
         memory=memory,
+        read_at_s=read_at_s,
+        was_current=_were_current(locked, remembered.values()),
         unusable=unusable,
         jobs=jobs,
         revisions={job_id: locked.jobs[job_id].revision for job_id in jobs},
@@ -124,6 +131,13 @@ async def _with_outdated(
 def _is_unread(stored: StoredJob, kept: Mapping[str, KnownJob]) -> bool:
     """Whether a job came without its state, as it is in the revision that is kept."""
     return not stored.state and stored.job_id in kept and kept[stored.job_id].revision == stored.revision
+
+
+def _were_current(locked: TriedLocks, kept: Iterable[KnownJob]) -> bool | None:
+    """Whether all jobs that were kept are free, and in the revisions in which they were; None: none was kept."""
+    revisions = {job_id: stored.revision for job_id, stored in locked.jobs.items()}
+    found = [revisions.get(one.job.job_id) == one.revision for one in kept if one.revision is not None]
+    return all(found) if found else None
 
 
 def _readable(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from bso.domain.commands import PowerMeasurement
@@ -176,6 +176,20 @@ class LogEpoch:
     number: int
     looked_at: datetime
     outdated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What must hold in the store for changes to be recorded that were decided without reading it.
+
+    The jobs are in these ``revisions``, and nobody else holds them; the log is in this epoch, and was looked at no
+    earlier; the clock is off from ``now`` by no more than a ``tolerance``.
+    """
+
+    revisions: Mapping[str, int]
+    log_epoch: LogEpoch
+    now: datetime
+    tolerance: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from bso.domain.errors import BsoError
 from bso.service.errors import (
+    CommandTaken,
     Conflict,
     DatabaseMissing,
     EventIdsReused,
@@ -123,6 +124,8 @@ _HINTS: dict[_Kind, str] = {
 
 _LOG_KEY = ("uq_event_job_seq", "event.job_id, event.seq")
 """What servers, and SQLite, call the key of a job's log when something stands there already."""
+_COMMAND_KEY = ("uq_event_command_part", "event.command_id, event.part")
+"""What they call the key of a command's events."""
 _IN_THE_DATA = (UnicodeError, OverflowError)
 """What a driver raises when it cannot express a value."""
 _OF_THE_WIRE = (OSError, EOFError, RuntimeError, AttributeError, IndexError, struct.error)
@@ -162,6 +165,8 @@ def words_of(original: BaseException | None) -> str:
 def _fault(kind: _Kind, original: BaseException | None) -> BsoError:
     if kind is Conflict and any(name in str(original) for name in _LOG_KEY):
         kind = SequenceTaken
+    elif kind is Conflict and any(name in str(original) for name in _COMMAND_KEY):
+        kind = CommandTaken
     return kind(f"{_HINTS.get(kind, '')}{words_of(original)}")
 
 

@@ -3,6 +3,9 @@
     1   SELECT the free jobs FOR UPDATE SKIP LOCKED; SELECT clock, epoch of the log, earlier replies, active trials
     2   INSERT events; SELECT their ids; INSERT trials, jobs ... ON DUPLICATE KEY UPDATE; COMMIT
 
+One that was decided without reading takes the second alone, behind a SELECT ... FOR UPDATE SKIP LOCKED that fails where
+the jobs are not as they were expected.
+
 The server takes several statements in one request; asyncmy asks for that (MULTI_STATEMENTS) whenever it connects. It
 stops at the first one that fails: then nothing is committed, and the error is raised as if the statement had been sent
 alone. All other statements are SQLAlchemy's to execute, on the same connection and in the same transaction.
@@ -17,8 +20,8 @@ from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncConnection
 from typing_extensions import override
 
-from bso.service.errors import StoreLost
-from bso.service.records import ChangeSet
+from bso.service.errors import CommandTaken, EventIdsReused, NotAsExpected, SequenceTaken, StoreLost
+from bso.service.records import ChangeSet, Expected
 from bso.storage import statements
 from bso.storage.connections import opened, translated
 from bso.storage.dialects import dialect_named
@@ -29,9 +32,9 @@ from bso.storage.unit_of_work import SqlUnitOfWork
 
 COMMIT = "COMMIT"
 _MOST_BYTES = 1_000_000  # in one request
-_EVENT_IDS = f"SELECT LAST_INSERT_ID(), @@auto_increment_increment, {2**64 - 1} + (LAST_INSERT_ID() <= %d)"
-"""The id of the first event of an insertion, and how far the next ones lie apart. If that id is not above a number, the
-sum is out of range (error 1690), and the server does not come to the COMMIT."""
+_EVENT_IDS = f"SELECT LAST_INSERT_ID(), @@auto_increment_increment, {statements.MOST} + (LAST_INSERT_ID() <= %d)"
+"""The id of the first event of an insertion, and how far the next ones lie apart. It fails if that id is not above a
+number."""
 
 _NONE_KNOWN = [("", -1)]
 
@@ -108,14 +111,38 @@ class MySqlUnitOfWork(SqlUnitOfWork):
     async def roll_back(self) -> None:
         await self._requests.roll_back()
 
+    async def commit_if(self, expected: Expected, changes: ChangeSet, *, above: int) -> Mapping[tuple[str, int], int]:
+        """Save changes that were decided without reading, and make them durable, in one request if they fit in one.
+
+        Raises NotAsExpected, and nothing is durable, where the store does not hold what is ``expected``, a command was
+        decided before, or an event_id is not above ``above``.
+        """
+        check = self._texts[statements.jobs_as_expected(self._dialect)].with_values(
+            {
+                "job_ids": sorted(expected.revisions),
+                "revisions": sorted(expected.revisions.items()),
+                "count": len(expected.revisions),
+                "epoch": expected.log_epoch.number,
+                "looked_at": expected.log_epoch.looked_at,
+                "since": expected.now - expected.tolerance,
+                "until": expected.now + expected.tolerance,
+            }
+        )
+        assert not changes.unprofiled, "a deletion is sent by itself, and would not wait for the check"
+        counts, texts = self._appended(changes, above=above)
+        try:
+            found = await self._requests.send([check, *texts, *await self._other_writes(changes), COMMIT])
+        except (EventIdsReused, SequenceTaken, CommandTaken) as error:
+            raise NotAsExpected(str(error)) from error
+        return _event_ids(changes, counts, found[2::2])
+
     @override
     async def commit(self, changes: ChangeSet | None = None, *, above: int = 0) -> Mapping[tuple[str, int], int]:
-        appending: list[tuple[str, int]] = []
+        counts: Sequence[int] = []
         texts: list[str] = []
         if changes is not None:
             await self._release_places(change.job_id for change in changes.jobs)
-            appending = list(self._insertions(statements.APPEND_EVENTS, self._event_rows(changes)))
-            texts += [text for insertion, _ in appending for text in (insertion, _EVENT_IDS % above)]
+            counts, texts = self._appended(changes, above=above)
             texts += await self._other_writes(changes)
         if self._connection.in_transaction():  # SQLAlchemy has executed some statement, and commits
             found = await self._requests.send(texts) if texts else []
@@ -123,7 +150,13 @@ class MySqlUnitOfWork(SqlUnitOfWork):
             self._requests.committed()
         else:
             found = await self._requests.send([*texts, COMMIT])
-        return _event_ids(changes, [count for _, count in appending], found[1::2])
+        return _event_ids(changes, counts, found[1::2])
+
+    def _appended(self, changes: ChangeSet, *, above: int) -> tuple[Sequence[int], list[str]]:
+        """How many events each insertion has, and the insertions, each with the question for its event_ids."""
+        appending = list(self._insertions(statements.APPEND_EVENTS, self._event_rows(changes)))
+        texts = [text for insertion, _ in appending for text in (insertion, _EVENT_IDS % above)]
+        return [count for _, count in appending], texts
 
     async def _other_writes(self, changes: ChangeSet) -> list[str]:
         texts: list[str] = []

@@ -20,6 +20,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     or_,
     select,
     tuple_,
@@ -34,6 +35,8 @@ from bso.storage.tables import event, job, log_epoch, power_profile, trial
 _TRIALS, _ANSWERS = 1, 2
 _ENDS = ("first", "last")
 _MOST_RANGES = 16
+MOST = 2**64 - 1
+"""The largest integer of MySQL: a sum with 1 is out of range (error 1690), which keeps a request from its COMMIT."""
 ACTIVE = (TrialState.RUNNING.value, TrialState.SUSPENDED.value)
 
 APPEND_EVENTS = insert(event)
@@ -89,6 +92,33 @@ def free_jobs(dialect: Dialect) -> Select[Any]:
 
 def _is_known() -> ColumnElement[bool]:
     return tuple_(job.c.job_id, job.c.revision).in_(bindparam("known", expanding=True))
+
+
+@cache
+def jobs_as_expected(dialect: Dialect) -> Select[Any]:
+    """Lock the ``count`` jobs with ``revisions`` (job_id, revision), or fail by a sum that is out of range (MySQL).
+
+    It fails where one of them is missing, held by another transaction, or in another revision, where the clock is not
+    between ``since`` and ``until``, and where the log is not in ``epoch``, was looked at last before ``looked_at``, or
+    is outdated.
+    """
+    epoch = and_(
+        log_epoch.c.number == bindparam("epoch", type_=log_epoch.c.number.type),
+        log_epoch.c.looked_at >= bindparam("looked_at", type_=log_epoch.c.looked_at.type),
+        log_epoch.c.outdated_at.is_(None),
+    )
+    counted = bindparam("count", type_=job.c.revision.type)
+    moment = log_epoch.c.looked_at.type
+    is_in_time = dialect.clock().between(bindparam("since", type_=moment), bindparam("until", type_=moment))
+    fails = or_(func.count() != counted, ~is_in_time, ~select(log_epoch.c.number).where(epoch).exists())
+    chosen = and_(
+        job.c.job_id.in_(_several("job_ids", job.c.job_id)),
+        tuple_(job.c.job_id, job.c.revision).in_(bindparam("revisions", expanding=True)),
+    )
+    checked = literal_column(str(MOST)).op("+")(fails.self_group()).label("checked")
+    return dialect.by_index(select(checked).select_from(job).where(chosen), job, "PRIMARY").with_for_update(
+        skip_locked=True
+    )
 
 
 @cache

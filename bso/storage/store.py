@@ -19,6 +19,8 @@ from bso.schema.errors import StateTooNew
 from bso.service.errors import EventUnreadable, SchemaMissing, StoreLost, StoreUnavailable
 from bso.service.records import (
     MOST_ACTIVE,
+    ChangeSet,
+    Expected,
     JobOverview,
     JobSummary,
     LapsedLease,
@@ -110,6 +112,17 @@ class SqlStore:
         self.parked_jobs = SqlParkedJobs(self._dialect, writing=self._writing, read=self._read)
         self.tokens = SqlTokens(self._dialect, writing=self._writing, read=self._read)
         self.log_epochs = SqlLogEpochs(self._dialect, writing=self._writing, read=self._read)
+
+    @property
+    def optimistic(self) -> SqlStore | None:
+        """This store, if ``commit_if`` can be used: on MySQL and MariaDB."""
+        return self if self._dialect.name == "mysql" else None
+
+    async def commit_if(self, expected: Expected, changes: ChangeSet, *, above: int) -> Mapping[tuple[str, int], int]:
+        """Save changes that were decided without reading anything, as MySqlUnitOfWork does."""
+        async with self.unit_of_work() as uow:
+            assert isinstance(uow, MySqlUnitOfWork)
+            return await uow.commit_if(expected, changes, above=above)
 
     @asynccontextmanager
     async def unit_of_work(self) -> AsyncIterator[SqlUnitOfWork]:

@@ -20,6 +20,8 @@ from tests.servers import TcpProxy
 JOBS = 20
 CALLS = {1: 200, 64: 2_560}
 SIZES, BATCHES = (1, 32), 20
+WARM_UP = 8
+"""Batches after which an engine that decides alone reads no more."""
 
 
 @dataclass(kw_only=True)
@@ -85,9 +87,9 @@ async def _of_batches(laboratory: Laboratory, figures: Figures, size: int) -> No
     with TcpProxy(await asyncio.to_thread(laboratory.new_database)) as database:
         store = open_store(database.url)
         try:
-            engine = Engine(store)
+            engine = Engine(store, optimistic=store.optimistic)
             lanes = await new_lanes(engine, max(SIZES), jobs=JOBS)
-            await _decide(engine, lanes, size=size, count=2)
+            await _decide(engine, lanes, size=size, count=WARM_UP)
             before = database.requests
             await _decide(engine, lanes, size=size, count=BATCHES)
             per_batch = (database.requests - before) / BATCHES

@@ -44,7 +44,15 @@ _settlement: list[Settlement] = []
 _sinks: list[EventSink] = []
 
 
-class EarlyBatches(Batches):
+class ReadingBatches(Batches):
+    """Reads before each decision, so that all of them come through here."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.optimistic = None
+
+
+class EarlyBatches(ReadingBatches):
     """Answers what it has decided, and is committed a while later."""
 
     async def run(self, uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> list[Answer | Undecided]:
@@ -120,7 +128,7 @@ class ForgetsCommandIds(Admission):
         return replace(verdict, request=replace(verdict.request, command_id=str(uuid.uuid4())))
 
 
-class PublishingBatches(Batches):
+class PublishingBatches(ReadingBatches):
     """Publishes what it has decided, and is committed a while later."""
 
     async def run(self, uow: UnitOfWork, requests: Sequence[Request], *, waits: bool) -> list[Answer | Undecided]:

@@ -37,7 +37,7 @@ from bso_workers.lifecycle import (
     run_together,
 )
 from bso_workers.logs import configure_logs, warn_of_misspelt
-from bso_workers.metrics import Metrics
+from bso_workers.metrics import CountedStore, Metrics
 from bso_workers.outbox import MARK_AFTER_S, EventOutbox
 from bso_workers.queries import TOO_MANY, QueryAnswers
 from bso_workers.rates import Rates
@@ -271,7 +271,14 @@ def _queries(settings: WorkerSettings, broker: Broker, reads: Reads) -> QuerySou
 
 def _engine(settings: WorkerSettings, store: Store, metrics: Metrics, log_watch: LogWatch) -> Engine:
     patience = Patience(attempt_s=settings.database_timeout_s, total_s=_ALONE_S)
-    return Engine(store, settings.rules, patience=patience, on_retry=metrics.database_retries.inc, watch=log_watch)
+    return Engine(
+        store,
+        settings.rules,
+        patience=patience,
+        on_retry=metrics.database_retries.inc,
+        watch=log_watch,
+        optimistic=None if store.optimistic is None else CountedStore(store.optimistic, metrics),
+    )
 
 
 def _intake(shared: _Shared, parking: TroubledJobs) -> Intake:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from bso.schema.codec import COMMANDS
+from bso.service.errors import NotAsExpected
+from bso.service.ports import OptimisticStore
+from bso.service.records import ChangeSet, Expected
 
 REASONS = (
     "malformed",
@@ -27,6 +31,7 @@ REASONS = (
 PARTS = ("intake", "outbox", "relay", "reaper", "recovery", "readiness", "savings")
 """The loops that go on after an unforeseen error."""
 RESULTS = ("decided", "repeated", "problem", "poison")
+OUTCOMES = ("recorded", "refused")
 _OF_ENERGY = ("job_id", "energy")
 ENERGIES = ("measured", "assumed")
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -49,6 +54,8 @@ class Metrics:
         self.dead_letters = counter("bso_dead_letters", reasons, ["reason"])
         parts = f"Errors that nobody foresaw, by the part that goes on after them: {', '.join(PARTS)}."
         self.unforeseen_errors = counter("bso_unforeseen_errors", parts, ["part"])
+        optimistic = "Batches decided without reading, by what the database did: recorded, or refused (decided again)."
+        self.optimistic_batches = counter("bso_optimistic_batches", optimistic, ["outcome"])
         self._begin_at_zero()
         self.batch_size = Histogram(
             "bso_batch_commands",
@@ -102,3 +109,23 @@ class Metrics:
             self.commands.labels(command_type, result)
         for part in PARTS:
             self.unforeseen_errors.labels(part)
+        for outcome in OUTCOMES:
+            self.optimistic_batches.labels(outcome)
+
+
+class CountedStore:
+    """An optimistic store: what it records and refuses is counted."""
+
+    def __init__(self, store: OptimisticStore, metrics: Metrics) -> None:
+        self._store = store
+        self._batches = metrics.optimistic_batches
+
+    async def commit_if(self, expected: Expected, changes: ChangeSet, *, above: int) -> Mapping[tuple[str, int], int]:
+        """Save changes if the store holds what is expected. Raises NotAsExpected."""
+        try:
+            event_ids = await self._store.commit_if(expected, changes, above=above)
+        except NotAsExpected:
+            self._batches.labels("refused").inc()
+            raise
+        self._batches.labels("recorded").inc()
+        return event_ids

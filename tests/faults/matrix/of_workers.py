@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 
+from tests.faults.matrix.of_databases import end_a_session
 from tests.faults.matrix.pair import faked_clock
 from tests.faults.matrix.scenario import UNTOUCHED, scenario
 from tests.faults.matrix.stage import Stage
@@ -38,6 +39,27 @@ async def workers_killed(stage: Stage) -> None:
             await stage.progress(stage.rng.randrange(1, 60))
             stage.kill(stage.rng.choice(stage.living))
             stage.worker()
+
+
+@scenario(
+    "a worker alone, which decides without reading: twelve SIGKILLs, each replaced, and sixty ended sessions of its "
+    "database",
+    databases=["MariaDB", "MySQL"],
+    promises={"others_stall_s": 8.0},
+)
+async def worker_alone(stage: Stage) -> None:
+    await stage.begin(workers=1, pulses=4)
+    unread = 0.0
+    async with stage.fault():
+        for _ in range(12):
+            await stage.progress(stage.rng.randrange(40, 120))
+            unread += stage.living[0].metric("bso_optimistic_batches_total", outcome="recorded")
+            for _ in range(5):
+                await end_a_session(stage)
+                await stage.pause(0.0, 0.2)
+            stage.kill(stage.living[0])
+            stage.worker()
+    assert unread > 10, f"only {unread:.0f} batches were decided without reading"
 
 
 @scenario(

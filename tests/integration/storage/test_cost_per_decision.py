@@ -16,11 +16,10 @@ from bso.service.answers import Answer
 from bso.service.engine import Engine
 from bso.storage import SqlStore
 from bso.storage.mysql import COMMIT, Requests
-from bso.storage.unit_of_work import SqlUnitOfWork
 from bso_migrations import upgrade
 from tests.contract.storage.job_requests import HARDWARE, ask, beginning, registration, report, request
 from tests.contract.storage.siblings import like
-from tests.integration.storage.conftest import OpenAt
+from tests.integration.storage.conftest import OpenAt, read_of
 from tests.servers import TcpProxy
 from tools.private_servers import MariaDB
 
@@ -163,40 +162,11 @@ async def test_of_a_job_that_nobody_else_has_changed_neither_state_nor_trials_ar
 
     await report_all(engine, 1)
     for epoch, by in ((2, engine), (3, other), (4, engine), (5, engine)):
-        with read_of(by) as found:
+        with read_of() as found:
             await report_all(by, epoch)
         reads.append(len(found))
     both = 2 * len(jobs)  # the state and the trial of each job
     assert reads == ([both] * 4 if waits and len(jobs) > 1 else [0, both, both, 0])
-
-
-@contextmanager
-def read_of(engine: Engine) -> Iterator[list[object]]:
-    """The states and the active trials that an engine reads."""
-    found: list[object] = []
-    lock, try_lock, recollect = SqlUnitOfWork.lock, SqlUnitOfWork.try_lock, SqlUnitOfWork.recollect
-
-    async def noted_lock(uow: SqlUnitOfWork, *ids: Any, **options: Any) -> Any:
-        stored = await lock(uow, *ids, **options)
-        found.extend(one for one in stored.values() if one.state)
-        return stored
-
-    async def noted_try(uow: SqlUnitOfWork, *ids: Any, **options: Any) -> Any:
-        locked = await try_lock(uow, *ids, **options)
-        found.extend(one for one in locked.jobs.values() if one.state)
-        found.extend(locked.memory.active if locked.memory else ())
-        return locked
-
-    async def noted_recollect(uow: SqlUnitOfWork, *ids: Any, **options: Any) -> Any:
-        memory = await recollect(uow, *ids, **options)
-        found.extend(memory.active)
-        return memory
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SqlUnitOfWork, "lock", noted_lock)
-        patch.setattr(SqlUnitOfWork, "try_lock", noted_try)
-        patch.setattr(SqlUnitOfWork, "recollect", noted_recollect)
-        yield found
 
 
 async def test_one_report_alone_learns_the_id_of_its_event_without_another_round_trip(
