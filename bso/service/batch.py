@@ -162,7 +162,8 @@ class Batches:
         read = await read_set(
             uow, requests, rules=self.rules, known_jobs=self.known_jobs, waits=waits, watch=self.watch
         )
-        self._assumptions.note(read)
+        if self.optimistic is not None:
+            self._assumptions.note(read)
         written = WriteSet(jobs=dict(read.jobs))
         answers = await self._answer(requests, read, written)
         changes = _changes(read, written)
