@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from bso.domain.commands import Command, RenewLease, Request
-from bso.domain.decide import Context, Decision, Facts, decide
+from bso.domain.commands import RenewLease, Request
 from bso.domain.events import EpochReported
-from bso.domain.job import Job
 from bso.domain.replies import EpochJudged, Problem, TrialBegun
 from bso.domain.trial import Outcome
 from bso.service import optimistic
@@ -22,10 +21,10 @@ from bso.service.answers import Answer, Undecided
 from bso.service.engine import Engine, Patience
 from bso.service.errors import JobHeld, LogOutdated, NotAsExpected, StoreTimedOut
 from bso.service.log_epochs import LogWatch
-from bso.service.ports import Decide
 from bso.service.records import ChangeSet, Expected
 from bso.storage import SqlStore
 from bso_migrations import upgrade
+from tests.contract.storage.doubles import rule_that_breaks_on
 from tests.contract.storage.job_requests import (
     ask,
     assert_log_equals_tables,
@@ -88,17 +87,10 @@ class Counting:
 class Trained:
     """An engine that has decided on jobs alone for a while, and a running trial of each job."""
 
-    def __init__(
-        self,
-        store: SqlStore,
-        *,
-        watch: LogWatch | None = None,
-        rule: Decide = decide,
-        patience: Patience = Patience(),  # noqa: B008 - it is frozen
-    ) -> None:
+    def __init__(self, store: SqlStore, **options: Any) -> None:
         self.store = store
         self.counting = Counting(store)
-        self.engine = Engine(store, watch=watch, rule=rule, patience=patience, optimistic=self.counting)
+        self.engine = Engine(store, optimistic=self.counting, **options)
         self.trials: Trials = {}
         self.epoch = 0
 
@@ -134,6 +126,13 @@ class Trained:
         refused = self.counting.refused
         yield
         assert self.counting.refused == refused + 1
+
+
+async def watched(store: SqlStore) -> tuple[LogWatch, Trained]:
+    """The same with a watch over the log, which has looked."""
+    watch = LogWatch(store.log_epochs)
+    await watch.look()
+    return watch, await Trained(store, watch=watch).begin()
 
 
 async def check_stored(store: SqlStore, *, reports: int) -> None:
@@ -244,9 +243,7 @@ async def test_changes_without_an_event_count(url: str, open_at: OpenAt, jobs: S
 
 async def test_jobs_that_were_kept_in_another_epoch_are_read(url: str, open_at: OpenAt) -> None:
     store = open_at(url)
-    watch = LogWatch(store.log_epochs)
-    await watch.look()
-    trained = await Trained(store, watch=watch).begin()
+    watch, trained = await watched(store)
     recorded = trained.counting.recorded
     await store.log_epochs.begin()
     assert await watch.look()
@@ -372,9 +369,7 @@ async def test_a_job_that_was_deleted_meanwhile_is_read(url: str, open_at: OpenA
 )
 async def test_a_restored_backup_is_noticed(url: str, open_at: OpenAt, change: str, is_outdated: bool) -> None:
     store = open_at(url)
-    watch = LogWatch(store.log_epochs)
-    await watch.look()
-    trained = await Trained(store, watch=watch).begin()
+    _, trained = await watched(store)
 
     async def restore() -> None:
         async with store.engine.begin() as connection:
@@ -392,9 +387,7 @@ async def test_a_restored_backup_is_noticed(url: str, open_at: OpenAt, change: s
 
 async def test_event_ids_that_are_given_again_are_no_reason_to_record(url: str, open_at: OpenAt) -> None:
     store = open_at(url)
-    watch = LogWatch(store.log_epochs)
-    await watch.look()
-    trained = await Trained(store, watch=watch).begin()
+    watch, trained = await watched(store)
     last_event_id = await store.last_event_id()
     assert watch.highest_event_id == last_event_id
     watch.recorded([last_event_id + 10**6])
@@ -405,9 +398,7 @@ async def test_event_ids_that_are_given_again_are_no_reason_to_record(url: str, 
 
 async def test_in_a_store_that_is_in_doubt_nothing_is_recorded(url: str, open_at: OpenAt) -> None:
     store = open_at(url)
-    watch = LogWatch(store.log_epochs)
-    await watch.look()
-    trained = await Trained(store, watch=watch).begin()
+    watch, trained = await watched(store)
     last_event_id = await store.last_event_id()
     watch.doubt(above=last_event_id, of=watch.seen)
     with pytest.raises(LogOutdated, match="event_id"):
@@ -484,7 +475,7 @@ async def test_where_the_outcome_is_unknown_jobs_are_read_again(
 ) -> None:
     """The answer to the COMMIT is lost; the commands come again."""
     proxy = tcp_proxy(url)
-    trained = await Trained(open_at(proxy.url), patience=Patience(attempt_s=1.0)).begin()
+    trained = await Trained(open_at(proxy.url), patience=Patience(attempt_s=4.0)).begin()
 
     async def stall() -> None:
         proxy.stall_replies()
@@ -511,7 +502,6 @@ async def test_reports_of_one_job_by_three_processes_at_once_are_all_recorded(ur
         for one in requests:
             [answer] = await engine.attempt([one])
             while isinstance(answer, Undecided):
-                await asyncio.sleep(0)  # noqa: TID251  it is another one's turn
                 [answer] = await engine.attempt([one])
             assert isinstance(answer.reply, EpochJudged), answer
 
@@ -523,13 +513,7 @@ async def test_reports_of_one_job_by_three_processes_at_once_are_all_recorded(ur
 
 async def test_a_rule_that_breaks_is_poison_for_its_own_command(url: str, open_at: OpenAt) -> None:
     broken = str(uuid.uuid4())
-
-    def rule(job: Job, command: Command, facts: Facts, context: Context) -> Decision:
-        if context.command_id == broken:
-            raise ZeroDivisionError("a bug in a rule")
-        return decide(job, command, facts, context)
-
-    trained = await Trained(open_at(url), rule=rule).begin()
+    trained = await Trained(open_at(url), rule=rule_that_breaks_on(broken)).begin()
     first, *others = trained.reports()
     poison, *answers = await trained.engine.attempt([replace(first, command_id=broken), *others])
     assert isinstance(poison, Answer)
