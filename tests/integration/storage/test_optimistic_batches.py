@@ -87,10 +87,11 @@ class Counting:
 class Trained:
     """An engine that has decided on jobs alone for a while, and a running trial of each job."""
 
-    def __init__(self, store: SqlStore, **options: Any) -> None:
+    def __init__(self, store: SqlStore, *, attempt_s: float = 20.0, **options: Any) -> None:
         self.store = store
         self.counting = Counting(store)
-        self.engine = Engine(store, optimistic=self.counting, **options)
+        patience = Patience(attempt_s=attempt_s, deciding_s=attempt_s)  # a collection of garbage counts as deciding
+        self.engine = Engine(store, patience=patience, optimistic=self.counting, **options)
         self.trials: Trials = {}
         self.epoch = 0
 
@@ -475,7 +476,7 @@ async def test_where_the_outcome_is_unknown_jobs_are_read_again(
 ) -> None:
     """The answer to the COMMIT is lost; the commands come again."""
     proxy = tcp_proxy(url)
-    trained = await Trained(open_at(proxy.url), patience=Patience(attempt_s=4.0)).begin()
+    trained = await Trained(open_at(proxy.url), attempt_s=4.0).begin()
 
     async def stall() -> None:
         proxy.stall_replies()
