@@ -138,17 +138,22 @@ class Batches:
             return None
         written = WriteSet(jobs=dict(assumed.jobs))
         answers = await self._answer(requests, assumed, written)
+        decided = [one for one in answers if isinstance(one, _Decided)]
         # Whether a command was decided before, the store finds by its events.
-        if any(isinstance(one, _Decided) and not one.events for one in answers):
-            self._assumptions.note_failure()
+        if not decided or not all(one.events for one in decided):
+            self._assumptions.note_vain()
             return None
         changes = _changes(assumed, written)
         above = 0 if self.watch is None else self.watch.highest_event_id
         try:
             event_ids = await store.commit_if(expectation_of(assumed), changes, above=above)
         except NotAsExpected:
-            self._assumptions.note_failure()
+            self._assumptions.note_refusal()
             return None
+        except BaseException:  # nobody knows whether it was recorded
+            self.known_jobs.forget(assumed.jobs)
+            raise
+        self._assumptions.note_recorded()
         if self.watch is not None:
             self.watch.recorded(event_ids.values())
         self._keep(assumed, written, changes)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from bso.domain.commands import FACTS, Request
+from bso.domain.commands import FACTS, ReportEpoch, Request
 from bso.domain.decide import Known, Needs, needs
 from bso.service.log_epochs import LogWatch
 from bso.service.read_set import ReadSet
@@ -22,7 +22,8 @@ CLOCK_LASTS_S = 1.0
 """For so long after the store's clock was read, this process carries it on."""
 _CLOCK_TOLERANCE = timedelta(seconds=2)  # for what happens between deciding and recording, the machine stopped included
 _CORRECTION = 0.01  # seconds per second, by which a clock that is carried on too fast is slowed down
-_CURRENT_READS = 4  # one after the other, before the next optimistic batch
+_CURRENT_READS, _MOST_READS = 4, 64  # one after the other, before the next optimistic batch
+_WORTH_IT = 50  # optimistic batches that are recorded one after the other: the next failure is like a first one
 _NOTHING = Needs()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,6 +34,8 @@ class Assumptions:
     def __init__(self, watch: LogWatch | None) -> None:
         self._watch = watch
         self._current_reads = 0
+        self._reads_needed = _CURRENT_READS
+        self._recorded = 0  # since the last one in vain
         self._log_epoch: LogEpoch | None = None
         self._read_at_s = -CLOCK_LASTS_S
         self._ahead_s: float | None = None  # of the event loop's clock is the store's, at least
@@ -51,9 +54,21 @@ class Assumptions:
         self._ahead_s = ahead_s
         self._read_at_s = max(self._read_at_s, read.read_at_s)
 
-    def note_failure(self) -> None:
-        """An optimistic batch was decided in vain."""
-        self._current_reads = 0
+    def note_recorded(self) -> None:
+        """An optimistic batch was recorded."""
+        self._recorded += 1
+
+    def note_vain(self) -> None:
+        """An optimistic batch was decided in vain: the next one comes after twice as many reads as this one.
+
+        So at most one batch in 65 is decided twice for good, where commands of one client leave no events, say.
+        """
+        more = _CURRENT_READS if self._recorded >= _WORTH_IT else min(2 * self._reads_needed, _MOST_READS)
+        self._current_reads, self._reads_needed, self._recorded = 0, more, 0
+
+    def note_refusal(self) -> None:
+        """The store has refused an optimistic batch: even the clock may be wrong."""
+        self.note_vain()
         self._ahead_s = None
 
     def read_set(self, requests: Sequence[Request], known_jobs: KnownJobs) -> ReadSet | None:
@@ -62,7 +77,7 @@ class Assumptions:
         Only facts can, since they change nothing but jobs, trials and power profiles.
         """
         memory = self._memory()
-        if memory is None or not all(isinstance(request.command, FACTS) for request in requests):
+        if memory is None or not all(isinstance(request.command, FACTS) for request in requests) or _repeat(requests):
             return None
         job_ids = {request.job_id for request in requests}
         kept = known_jobs.of(job_ids)
@@ -87,7 +102,7 @@ class Assumptions:
         """The store's clock and log epoch, as long as they may be assumed."""
         now_s, epoch = asyncio.get_running_loop().time(), self._epoch()
         is_fresh = now_s - self._read_at_s <= CLOCK_LASTS_S
-        if self._ahead_s is None or epoch is None or self._current_reads < _CURRENT_READS or not is_fresh:
+        if self._ahead_s is None or epoch is None or self._current_reads < self._reads_needed or not is_fresh:
             return None
         now = _EPOCH + timedelta(seconds=now_s + self._ahead_s)
         return Recollection(now=now, replies={}, active={}, log_epoch=epoch)
@@ -103,6 +118,19 @@ def expectation_of(assumed: ReadSet) -> Expected:
     epoch = assumed.memory.log_epoch
     assert epoch is not None, "nothing is assumed of a log without an epoch"
     return Expected(revisions=assumed.revisions, log_epoch=epoch, now=assumed.memory.now, tolerance=_CLOCK_TOLERANCE)
+
+
+def _repeat(requests: Sequence[Request]) -> bool:
+    """Whether one of them repeats another one, as two ranks of a training that report the same epoch do.
+
+    The second one leaves no event.
+    """
+    epochs = [
+        (one.job_id, one.command.trial_number, one.command.epoch)
+        for one in requests
+        if isinstance(one.command, ReportEpoch)
+    ]
+    return len({*epochs}) < len(epochs) or len({one.command_id for one in requests}) < len(requests)
 
 
 def _is_current(known: KnownJob, log_epoch: LogEpoch | None) -> bool:

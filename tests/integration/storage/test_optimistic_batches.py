@@ -13,7 +13,9 @@ import pytest
 from sqlalchemy import text
 
 from bso.domain.commands import RenewLease, Request
+from bso.domain.decide import Decision, decide
 from bso.domain.events import EpochReported
+from bso.domain.policies import PolicyMissing
 from bso.domain.replies import EpochJudged, Problem, TrialBegun
 from bso.domain.trial import Outcome
 from bso.service import optimistic
@@ -40,8 +42,9 @@ from tests.servers import TcpProxy
 from tools.private_servers import MariaDB
 
 JOBS = [f"job-{number}" for number in range(4)]
-READS = 6
-"""So many batches of one engine after another read, before it takes for granted that nobody else decides."""
+READS, MOST_READS = 6, 70
+"""So many batches of one engine after another read, before it takes for granted that nobody else decides: at first,
+and after many that were decided in vain."""
 Trials = dict[str, TrialBegun]
 
 
@@ -101,10 +104,17 @@ class Trained:
         for answer in await ask(self.engine, *map(beginning, JOBS)):
             assert isinstance(answer.reply, TrialBegun)
             self.trials[answer.request.job_id] = answer.reply
-        for _ in range(READS):
-            await self.report_all()
-        assert self.counting.recorded, "an engine that decides alone reads every time"
+        await self.report_until_unread()
         return self
+
+    async def report_until_unread(self) -> None:
+        """Report until nothing is read any more."""
+        recorded = self.counting.recorded
+        for _ in range(MOST_READS):
+            await self.report_all()
+            if self.counting.recorded > recorded:
+                return
+        raise AssertionError("an engine that decides alone reads every time")
 
     def reports(self, jobs: Sequence[str] = JOBS) -> list[Request]:
         """The next report of each job."""
@@ -236,8 +246,7 @@ async def test_changes_without_an_event_count(url: str, open_at: OpenAt, jobs: S
         trained.counting.before = change
         with trained.refusing():
             await trained.judged(trained.reports(jobs))
-        for _ in range(READS):
-            await trained.report_all()
+        await trained.report_until_unread()
     for job_id in JOBS:
         await assert_log_equals_tables(trained.store, job_id)
 
@@ -324,6 +333,22 @@ async def test_the_same_command_twice_in_a_batch_is_decided_once(url: str, open_
     assert isinstance(second, Answer)
     assert first.reply == second.reply
     assert (len(first.events), len(second.events)) == (1, 0)
+
+
+async def test_ranks_that_report_the_same_epoch_make_no_other_batch_read(url: str, open_at: OpenAt) -> None:
+    """As trainings of several ranks do over Zeus' wire."""
+    trained = await Trained(open_at(url)).begin()
+    recorded = trained.counting.recorded
+    for _ in range(5):
+        sent = trained.reports()
+        other_rank = report(trained.trials[JOBS[0]], trained.epoch, job_id=JOBS[0])
+        *judged, repeated = await trained.engine.attempt([*sent, other_rank])
+        assert all(isinstance(one, Answer) and one.events for one in judged)
+        assert isinstance(repeated, Answer)
+        assert not repeated.events
+        await trained.report_all()
+    assert (trained.counting.recorded - recorded, trained.counting.refused) == (5, 0)
+    await check_stored(trained.store, reports=trained.epoch * len(JOBS))
 
 
 async def test_a_job_that_another_transaction_holds_keeps_only_its_own_commands_waiting(
@@ -415,8 +440,7 @@ async def test_a_decision_that_was_made_long_ago_is_not_recorded(url: str, open_
         with trained.refusing():
             await trained.report_all()
         trained.counting.off = timedelta()
-        for _ in range(READS):
-            await trained.report_all()
+        await trained.report_until_unread()
     await check_stored(trained.store, reports=trained.epoch * len(JOBS))
 
 
@@ -489,7 +513,7 @@ async def test_where_the_outcome_is_unknown_jobs_are_read_again(
     recorded = trained.counting.recorded
     answers = await trained.engine.attempt(sent)
     assert all(isinstance(one, Answer) and isinstance(one.reply, EpochJudged) for one in answers)
-    assert trained.counting.recorded == recorded, "it has read"
+    assert (trained.counting.recorded, trained.counting.refused) == (recorded, 0), "it has read"
     await check_stored(trained.store, reports=trained.epoch * len(JOBS))
 
 
@@ -520,3 +544,19 @@ async def test_a_rule_that_breaks_is_poison_for_its_own_command(url: str, open_a
     assert isinstance(poison, Answer)
     assert poison.poison is not None
     assert all(isinstance(one, Answer) and one.events for one in answers)
+
+
+async def test_a_batch_of_which_nothing_is_decided_is_not_recorded(url: str, open_at: OpenAt) -> None:
+    """The policy of its jobs is gone."""
+    is_gone = False
+
+    def rule(*given: Any) -> Decision:
+        if is_gone:
+            raise PolicyMissing("it was removed")
+        return decide(*given)
+
+    trained = await Trained(open_at(url), rule=rule).begin()
+    recorded, is_gone = trained.counting.recorded, True
+    answers = await trained.engine.attempt(trained.reports())
+    assert all(isinstance(one, Undecided) and isinstance(one.cause, PolicyMissing) for one in answers)
+    assert (trained.counting.recorded, trained.counting.refused) == (recorded, 0)

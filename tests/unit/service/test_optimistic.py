@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -74,6 +75,15 @@ def trusted(clock: Clock) -> Assumptions:
     return assumptions
 
 
+def reads_until_trusted(assumptions: Assumptions, clock: Clock, now: datetime) -> int:
+    """So many reads come before the next batch is decided without one."""
+    for reads in range(100):
+        if assumed(assumptions) is not None:
+            return reads
+        assumptions.note(a_read(now=now, at_s=clock.now_s))
+    raise AssertionError("no batch is decided without reading any more")
+
+
 async def test_the_clock_is_carried_on_for_a_second(clock: Clock) -> None:
     assumptions = trusted(clock)
     assert assumed(assumptions) == NOW
@@ -119,11 +129,30 @@ async def test_a_clock_that_runs_more_slowly_is_followed(clock: Clock) -> None:
 
 async def test_a_clock_that_was_set_back_is_taken_over_after_a_failure(clock: Clock) -> None:
     assumptions = trusted(clock)
-    assumptions.note_failure()
-    for _ in range(4):
-        assert assumed(assumptions) is None
-        assumptions.note(a_read(now=NOW - timedelta(hours=1), at_s=clock.now_s))
+    assumptions.note_refusal()
+    assert reads_until_trusted(assumptions, clock, NOW - timedelta(hours=1)) == 8
     assert assumed(assumptions) == NOW - timedelta(hours=1)
+
+
+async def test_what_is_decided_in_vain_leaves_the_clock_as_it_was(clock: Clock) -> None:
+    assumptions = trusted(clock)
+    assumptions.note_vain()
+    reads_until_trusted(assumptions, clock, NOW - timedelta(seconds=0.5))
+    assert assumed(assumptions) == NOW
+
+
+async def test_each_batch_in_vain_asks_for_more_reads_until_many_are_recorded(clock: Clock) -> None:
+    assumptions, needed = trusted(clock), []
+    for _ in range(6):
+        assumptions.note_recorded()
+        assumptions.note_vain()
+        needed.append(reads_until_trusted(assumptions, clock, NOW))
+    assert needed == [8, 16, 32, 64, 64, 64]
+    for recorded, expected in ((49, 64), (50, 4), (0, 8)):
+        for _ in range(recorded):
+            assumptions.note_recorded()
+        assumptions.note_vain()
+        assert reads_until_trusted(assumptions, clock, NOW) == expected
 
 
 @pytest.mark.parametrize(("was_current", "may"), [(True, True), (None, True), (False, False)])
@@ -141,3 +170,13 @@ async def test_only_facts_are_decided_without_reading(clock: Clock) -> None:
     assumptions = trusted(clock)
     assert assumed(assumptions, [REPORT, request(DeleteJob())]) is None
     assert assumed(assumptions, [REPORT, request(REPORT.command, job_id="another")]) is None, "that is not kept"
+
+
+async def test_what_is_repeated_in_a_batch_is_decided_after_reading(clock: Clock) -> None:
+    assumptions = trusted(clock)
+    assert isinstance(REPORT.command, ReportEpoch)
+    later = replace(REPORT.command, epoch=2.0)
+    assert assumed(assumptions, [REPORT, request(later)]) is not None
+    assert assumed(assumptions, [REPORT, request(replace(REPORT.command, metric=0.6))]) is None, "of another rank"
+    assert assumed(assumptions, [REPORT, request(later, command_id=REPORT.command_id)]) is None
+    assert assumed(assumptions) is not None, "that was none in vain"
