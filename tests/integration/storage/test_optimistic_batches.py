@@ -107,13 +107,13 @@ class Trained:
         await self.report_until_unread()
         return self
 
-    async def report_until_unread(self) -> None:
-        """Report until nothing is read any more."""
+    async def report_until_unread(self) -> int:
+        """Report until nothing is read any more; how many batches read before."""
         recorded = self.counting.recorded
-        for _ in range(MOST_READS):
+        for reads in range(MOST_READS):
             await self.report_all()
             if self.counting.recorded > recorded:
-                return
+                return reads
         raise AssertionError("an engine that decides alone reads every time")
 
     def reports(self, jobs: Sequence[str] = JOBS) -> list[Request]:
@@ -440,8 +440,19 @@ async def test_a_decision_that_was_made_long_ago_is_not_recorded(url: str, open_
         with trained.refusing():
             await trained.report_all()
         trained.counting.off = timedelta()
-        await trained.report_until_unread()
+        assert await trained.report_until_unread() >= READS
     await check_stored(trained.store, reports=trained.epoch * len(JOBS))
+
+
+async def test_where_many_batches_are_recorded_a_refused_one_is_soon_forgiven(url: str, open_at: OpenAt) -> None:
+    trained = await Trained(open_at(url)).begin()
+    for _ in range(60):
+        await trained.report_all()
+    trained.counting.off = timedelta(seconds=3)
+    with trained.refusing():
+        await trained.report_all()
+    trained.counting.off = timedelta()
+    assert await trained.report_until_unread() < READS
 
 
 async def test_an_epoch_that_was_reported_before_is_looked_up(url: str, open_at: OpenAt) -> None:
