@@ -23,7 +23,7 @@ CLOCK_LASTS_S = 1.0
 _CLOCK_TOLERANCE = timedelta(seconds=2)  # for what happens between deciding and recording, the machine stopped included
 _CORRECTION = 0.01  # seconds per second, by which a clock that is carried on too fast is slowed down
 _CURRENT_READS, _MOST_READS = 4, 64  # one after the other, before the next optimistic batch
-_WORTH_IT = 50  # optimistic batches that are recorded one after the other: the next failure is like a first one
+_MANY = 50  # batches that are recorded one after the other: the next one in vain asks for the fewest reads again
 _NOTHING = Needs()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -59,11 +59,12 @@ class Assumptions:
         self._recorded += 1
 
     def note_vain(self) -> None:
-        """An optimistic batch was decided in vain: the next one comes after twice as many reads as this one.
+        """An optimistic batch was decided in vain: the next one comes after twice as many reads, or after the fewest.
 
-        So at most one batch in 65 is decided twice for good, where commands of one client leave no events, say.
+        The fewest after many that were recorded. So at most one batch in 50 is decided twice in the long run, also
+        where commands of one client leave no events.
         """
-        more = _CURRENT_READS if self._recorded >= _WORTH_IT else min(2 * self._reads_needed, _MOST_READS)
+        more = _CURRENT_READS if self._recorded >= _MANY else min(2 * self._reads_needed, _MOST_READS)
         self._current_reads, self._reads_needed, self._recorded = 0, more, 0
 
     def note_refusal(self) -> None:

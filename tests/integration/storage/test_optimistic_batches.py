@@ -42,9 +42,10 @@ from tests.servers import TcpProxy
 from tools.private_servers import MariaDB
 
 JOBS = [f"job-{number}" for number in range(4)]
-READS, MOST_READS = 6, 70
-"""So many batches of one engine after another read, before it takes for granted that nobody else decides: at first,
-and after many that were decided in vain."""
+READS = 6
+"""So many batches of one engine after another read, before it takes for granted that nobody else decides."""
+MOST_READS = 70
+"""So many after many that were decided in vain."""
 Trials = dict[str, TrialBegun]
 
 
@@ -104,7 +105,7 @@ class Trained:
         for answer in await ask(self.engine, *map(beginning, JOBS)):
             assert isinstance(answer.reply, TrialBegun)
             self.trials[answer.request.job_id] = answer.reply
-        await self.report_until_unread()
+        assert await self.report_until_unread() < READS
         return self
 
     async def report_until_unread(self) -> int:
